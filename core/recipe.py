@@ -1,0 +1,78 @@
+"""A recipe: all that decides a picture."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+MAX_SEED = 2**53 - 1  # the largest integer that a browser's number holds exactly
+
+
+class Sampler(StrEnum):
+    EULER = "euler"
+    EULER_A = "euler_a"
+    DPMPP_2M = "dpmpp_2m"
+    DDIM = "ddim"
+    LCM = "lcm"
+
+
+class Handoff(StrEnum):
+    """How a render follows its preview."""
+
+    MATCH = "match"
+    BALANCED = "balanced"
+    FRESH = "fresh"
+
+
+@dataclass(frozen=True, slots=True)
+class StyleUse:
+    """One style on a request; weight multiplies the adapter's delta."""
+
+    id: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Units: width and height in pixels, as asked (not the bucket); guidance_scale as in the CFG paper."""
+
+    prompt: str
+    negative_prompt: str
+    seed: int
+    width: int
+    height: int
+    steps: int
+    guidance_scale: float
+    sampler: Sampler
+    styles: tuple[StyleUse, ...]
+    model_id: str
+    model_version: str
+    handoff: Handoff = Handoff.FRESH
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def to_json(self) -> str:
+        return json.dumps(self.as_dict(), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Recipe:
+        known = dict(fields)
+        known["sampler"] = Sampler(known["sampler"])
+        known["handoff"] = Handoff(known["handoff"])
+        known["styles"] = tuple(StyleUse(s["id"], float(s["weight"])) for s in known["styles"])
+        return cls(**known)
+
+    @classmethod
+    def from_json(cls, text: str) -> Recipe:
+        return cls.from_dict(json.loads(text))
+
+    def content_hash(self) -> str:
+        """SHA-256 over the canonical JSON, 64 hex digits."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def with_seed(self, seed: int) -> Recipe:
+        return replace(self, seed=seed)

@@ -1,0 +1,74 @@
+"""Settings of every process: environment FIRSTLIGHT_*, or a TOML file named by FIRSTLIGHT_CONFIG."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import AliasChoices, Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from core.errors import StartupError
+
+PREFIX = "FIRSTLIGHT_"
+CONFIG_NAME = f"{PREFIX}CONFIG"
+CLIENT_NAMES = frozenset({CONFIG_NAME, f"{PREFIX}URL"})
+BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "storybook" / "bundle"
+
+
+class Settings(BaseSettings):
+    """One model for all roles; each field's description is its documentation."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, populate_by_name=True)
+
+    host: str = Field("127.0.0.1", description="address the web process listens on")
+    port: int = Field(7860, ge=0, le=65535, description="port the web process listens on")
+    data_dir: Path = Field(Path(".firstlight"), description="folder for queue, pictures and secrets")
+    model_dir: Path = Field(BUNDLED_MODEL, description="folder of the model, diffusers layout plus storybook.json")
+    redis_url: str | None = Field(
+        None,
+        validation_alias=AliasChoices(f"{PREFIX}REDIS_URL", "REDIS_URL"),
+        description="Redis or Valkey to use; without it one is started under the data folder",
+    )
+    public_url: str | None = Field(None, description="address that people reach the app under, for signed URLs")
+    root_path: str = Field("", description="sub-path that a proxy serves the app under")
+    roles: str = Field("preview,final,decode,finish", description="roles of the worker that serve starts; may be empty")
+    torch_threads: int | None = Field(None, ge=1, description="threads of one network forward; default all cores")
+    max_preview_rows: int = Field(8, ge=1, le=64, description="previews in one denoising batch")
+    max_final_rows: int = Field(8, ge=2, le=64, description="network rows in one denoising batch of renders")
+    embedding_cache_mb: int = Field(64, ge=1, description="prompt embeddings kept in a worker, MiB")
+    url_ttl_s: int = Field(3600, ge=1, description="seconds that a signed URL works")
+    nsfw_threshold: float = Field(0.85, gt=0, le=1, description="image classifier score that withholds a picture")
+    lane_capacity: int = Field(64, ge=1, description="renders that may wait at once")
+    lease_s: float = Field(5.0, gt=0, description="seconds without heartbeat until another worker takes over")
+    max_attempts: int = Field(3, ge=1, description="times a render is tried before it is failed")
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource, dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        path = os.environ.get(CONFIG_NAME)
+        files = (TomlConfigSettingsSource(settings_cls, toml_file=path),) if path else ()
+        return (init_settings, env_settings, *files)
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Settings from overrides, then environment, then the TOML file.
+
+    Raises: StartupError for unknown names, values out of bounds and a config file that is missing.
+    """
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | CLIENT_NAMES
+    unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
+    if unknown:
+        raise StartupError(f"unknown setting {', '.join(unknown)}", f"use one of {', '.join(sorted(known))}")
+    path = os.environ.get(CONFIG_NAME)
+    if path and not Path(path).is_file():
+        raise StartupError(f"{CONFIG_NAME} names {path}, which is not a file", "create it or unset the variable")
+    try:
+        return Settings(**overrides)
+    except ValidationError as error:
+        causes = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise StartupError(f"settings: {causes}", "correct the variable or the line in the config file") from None

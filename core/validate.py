@@ -1,0 +1,66 @@
+"""Bounds of a recipe, checked before anything is queued or computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Literal
+
+from core.errors import InvalidInput
+from core.profile import Limits, ModelProfile
+from core.prompt import parse_weights
+from core.recipe import Recipe
+
+PoolName = Literal["preview", "final"]
+
+
+def check_recipe(recipe: Recipe, profile: ModelProfile, style_ids: Collection[str], pool: PoolName) -> None:
+    """Raises: InvalidInput naming the first field that is out of bounds, and the bound."""
+    limits = profile.limits
+    check_text(recipe.prompt, "prompt", limits)
+    if not _visible(recipe.prompt):
+        raise InvalidInput("prompt", "must not be empty; describe the picture in a few words")
+    check_text(recipe.negative_prompt, "negative_prompt", limits)
+    check_int(recipe.seed, "seed", 0, limits.max_seed)
+    check_int(recipe.width, "width", limits.min_side, limits.max_side)
+    check_int(recipe.height, "height", limits.min_side, limits.max_side)
+    check_int(recipe.steps, "steps", 1, limits.max_preview_steps if pool == "preview" else limits.max_steps)
+    check_number(recipe.guidance_scale, "guidance_scale", 0.0, limits.max_guidance_scale)
+    _check_styles(recipe, limits, style_ids)
+
+
+def check_text(text: str, field: str, limits: Limits) -> None:
+    if len(text) > limits.prompt_characters:
+        raise InvalidInput(field, f"has {len(text)} characters, at most {limits.prompt_characters} are read")
+    if "\0" in text:
+        raise InvalidInput(field, "holds a NUL character")
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise InvalidInput(field, "holds a lone surrogate; send well-formed Unicode")
+    parse_weights(text, field)
+
+
+def check_int(value: int, field: str, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise InvalidInput(field, f"must be a whole number in {low}…{high}")
+
+
+def check_number(value: float, field: str, low: float, high: float) -> None:
+    if not (math.isfinite(value) and low <= value <= high):
+        raise InvalidInput(field, f"must be a number in {low:g}…{high:g}")
+
+
+def _visible(text: str) -> bool:
+    return any(c.isprintable() and not c.isspace() for c in text)
+
+
+def _check_styles(recipe: Recipe, limits: Limits, style_ids: Collection[str]) -> None:
+    if len(recipe.styles) > limits.max_styles:
+        raise InvalidInput("styles", f"at most {limits.max_styles} at once")
+    ids = [use.id for use in recipe.styles]
+    if len(set(ids)) != len(ids):
+        raise InvalidInput("styles", "names a style twice; give it one weight")
+    for use in recipe.styles:
+        if use.id not in style_ids:
+            known = ", ".join(sorted(style_ids)) or "none"
+            raise InvalidInput("styles", f"unknown style; known are {known}")
+        check_number(use.weight, "styles", 0.0, limits.max_style_weight)

@@ -1,0 +1,47 @@
+from pathlib import Path
+
+import pytest
+
+from core.errors import StartupError
+from core.settings import Settings, load_settings
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs" / "settings.md"
+
+
+@pytest.mark.parametrize("name", list(Settings.model_fields))
+def test_every_setting_is_documented(name: str) -> None:
+    assert f"`FIRSTLIGHT_{name.upper()}`" in DOCS.read_text()
+
+
+def test_load_settings_refuses_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIRSTLIGHT_PROT", "1")
+    with pytest.raises(StartupError, match="FIRSTLIGHT_PROT"):
+        load_settings()
+
+
+def test_load_settings_refuses_a_value_out_of_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIRSTLIGHT_PORT", "99999")
+    with pytest.raises(StartupError, match="PORT|port"):
+        load_settings()
+
+
+def test_environment_wins_over_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "firstlight.toml"
+    file.write_text('port = 1234\nlane_capacity = 5\n')
+    monkeypatch.setenv("FIRSTLIGHT_CONFIG", str(file))
+    monkeypatch.setenv("FIRSTLIGHT_PORT", "4321")
+    settings = load_settings()
+    assert (settings.port, settings.lane_capacity) == (4321, 5)
+
+
+def test_load_settings_refuses_an_unknown_name_in_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "firstlight.toml"
+    file.write_text("prot = 1\n")
+    monkeypatch.setenv("FIRSTLIGHT_CONFIG", str(file))
+    with pytest.raises(StartupError, match="prot"):
+        load_settings()
+
+
+def test_redis_url_is_read_without_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://elsewhere:6379")
+    assert load_settings().redis_url == "redis://elsewhere:6379"
