@@ -1,0 +1,1 @@
+"""What the pools share: Redis, mailboxes, lanes, records, latents, embeddings, objects."""

@@ -1,0 +1,55 @@
+"""Which workers live, what they do and whether they are ready."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, cast
+
+import redis
+
+from shared_cache import keys
+
+
+class Registry:
+    """Workers announce themselves again and again; one that stops is gone after its ttl."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    def announce(self, worker_id: str, info: Mapping[str, Any], ttl_s: float = 10) -> None:
+        """Writes info (roles, ready, models, device, pid); `ready` is a bool or the list of the roles that are."""
+        body = json.dumps({**info, "id": worker_id, "seen_s": time.time()})
+        with self._client.pipeline() as pipe:
+            pipe.set(keys.worker(worker_id), body, px=max(1, int(ttl_s * 1000)))
+            pipe.sadd(keys.WORKERS, worker_id)
+            pipe.execute()
+
+    def withdraw(self, worker_id: str) -> None:
+        with self._client.pipeline() as pipe:
+            pipe.delete(keys.worker(worker_id))
+            pipe.srem(keys.WORKERS, worker_id)
+            pipe.execute()
+
+    def workers(self) -> list[dict[str, Any]]:
+        """What the living ones announced last, by id."""
+        ids = sorted(member.decode() for member in cast(set[bytes], self._client.smembers(keys.WORKERS)))
+        if not ids:
+            return []
+        bodies = cast(list[bytes | None], self._client.mget([keys.worker(worker_id) for worker_id in ids]))
+        gone = [worker_id for worker_id, body in zip(ids, bodies, strict=True) if body is None]
+        if gone:  # a worker that only paused is added again by its next announcement
+            self._client.srem(keys.WORKERS, *gone)
+        return [json.loads(body) for body in bodies if body is not None]
+
+    def ready_roles(self) -> set[str]:
+        """Roles that at least one living worker is ready for."""
+        roles: set[str] = set()
+        for worker in self.workers():
+            ready = worker.get("ready")
+            if isinstance(ready, list):
+                roles.update(ready)
+            elif ready:
+                roles.update(worker.get("roles", ()))
+        return roles

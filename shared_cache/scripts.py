@@ -1,0 +1,359 @@
+"""Lua scripts: every change that touches several keys happens in one of these, whole or not at all.
+
+They name keys built from ids, so they need one server, not a cluster.
+"""
+
+from __future__ import annotations
+
+RENDER_PRELUDE = """
+local TERMINAL = {done=true, rejected=true, blocked=true, cancelled=true, failed=true}
+local RANK = {queued=0, running=1, decoding=2, checking=3}
+local WEEK_S, MONTH_S = 7 * 86400, 30 * 86400
+
+local function keep(stream, event)
+  return redis.call('XADD', stream, 'MAXLEN', '~', 2000, '*', 'e', cjson.encode(event))
+end
+
+-- One event for those who follow the render, those who follow the owner, and the web processes' tails.
+local function emit(id, event)
+  local key = 'fl:render:' .. id
+  local at = redis.call('HMGET', key, 'owner', 'state', 'step', 'steps', 'attempt')
+  event.id, event.state = id, at[2]
+  event.step = event.step or tonumber(at[3])
+  event.steps, event.attempt = tonumber(at[4]), tonumber(at[5])
+  local feed = 'fl:feed:' .. at[1]
+  local in_render, in_feed = keep('fl:events:' .. id, event), keep(feed, event)
+  redis.call('EXPIRE', feed, WEEK_S)
+  redis.call('XADD', 'fl:pulse', 'MAXLEN', '~', 1000, '*', 'id', id, 'owner', at[1])
+  return in_render, in_feed
+end
+
+local function emit_state(id)
+  local event, cause = {type='state'}, redis.call('HGET', 'fl:render:' .. id, 'error')
+  if cause and cause ~= 'null' then event.error = cjson.decode(cause) end
+  emit(id, event)
+end
+
+-- At most one glimpse of a render is kept: pictures would crowd out the states.
+local function forget_glimpse(id)
+  local key = 'fl:render:' .. id
+  local at = redis.call('HMGET', key, 'owner', 'glimpse', 'glimpse_feed')
+  if at[2] then redis.call('XDEL', 'fl:events:' .. id, at[2]) end
+  if at[3] then redis.call('XDEL', 'fl:feed:' .. at[1], at[3]) end
+end
+
+-- Takes the render's present entry out of its stream, whoever holds it.
+local function leave_stream(key)
+  local at = redis.call('HMGET', key, 'stream', 'group', 'entry')
+  if not at[1] then return end
+  redis.call('XACK', at[1], at[2], at[3])
+  redis.call('XDEL', at[1], at[3])
+  redis.call('HDEL', key, 'stream', 'group', 'entry')
+end
+
+local function enter_stream(key, stream, group, id, attempt)
+  local entry = redis.call('XADD', stream, '*', 'id', id, 'attempt', attempt)
+  redis.call('HSET', key, 'stream', stream, 'group', group, 'entry', entry)
+  redis.call('LPUSH', 'fl:wake:' .. group, '1')
+  redis.call('LTRIM', 'fl:wake:' .. group, 0, 7)
+end
+
+-- What follows every change of state: the queue's index, the end's tidying, the event.
+local function settle(id, state)
+  local key = 'fl:render:' .. id
+  if state ~= 'queued' then redis.call('ZREM', 'fl:queue', id) end
+  if TERMINAL[state] then
+    redis.call('ZREM', 'fl:open', id)
+    leave_stream(key)
+    forget_glimpse(id)
+    redis.call('DEL', 'fl:latents:' .. id)
+    redis.call('EXPIRE', key, MONTH_S)
+  end
+  emit_state(id)
+  if TERMINAL[state] then redis.call('EXPIRE', 'fl:events:' .. id, WEEK_S) end
+end
+
+-- The fence: the state if this attempt may still write, else nil.
+local function writable(id, attempt)
+  local at = redis.call('HMGET', 'fl:render:' .. id, 'state', 'attempt')
+  if not at[1] or TERMINAL[at[1]] or at[2] ~= attempt then return nil end
+  return at[1]
+end
+
+local function rest(from)
+  return unpack(ARGV, from, #ARGV)
+end
+"""
+
+CREATE = (
+    RENDER_PRELUDE
+    + """
+-- ARGV: id, owner, created_s, lane, group, idempotency key or '', body hash, its ttl, then the record's fields
+local id, owner, created_s, lane, group, idem, hash, idem_s = unpack(ARGV, 1, 8)
+local key = 'fl:render:' .. id
+if idem ~= '' then
+  local known = redis.call('HMGET', idem, 'id', 'hash')
+  local earlier = known[1] and redis.call('HGETALL', 'fl:render:' .. known[1]) or {}
+  if #earlier > 0 then
+    return {known[2] == hash and 'known' or 'conflict', earlier}
+  end
+end
+if redis.call('EXISTS', key) == 1 then  -- the same call again, after its answer was lost
+  return {'known', redis.call('HGETALL', key)}
+end
+redis.call('HSET', key, rest(9))
+redis.call('ZADD', 'fl:renders:' .. owner, created_s, id)
+if idem ~= '' then
+  redis.call('HSET', idem, 'id', id, 'hash', hash)
+  redis.call('EXPIRE', idem, idem_s)
+end
+local state = redis.call('HGET', key, 'state')
+if not TERMINAL[state] then
+  redis.call('ZADD', 'fl:queue', created_s, id)
+  redis.call('ZADD', 'fl:open', created_s, id)
+  enter_stream(key, lane, group, id, 0)
+end
+settle(id, state)
+return {'created', redis.call('HGETALL', key)}
+"""
+)
+
+CLAIM = (
+    RENDER_PRELUDE
+    + """
+-- ARGV: id, cap of attempts, state to enter
+local id, cap, state = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local key = 'fl:render:' .. id
+local at = redis.call('HMGET', key, 'state', 'attempt', 'error', 'last_error')
+if not at[1] or TERMINAL[at[1]] then return {} end
+local last = (at[3] and at[3] ~= 'null') and at[3] or at[4] or 'null'
+if tonumber(at[2]) >= cap then
+  local message = 'gave up after ' .. at[2] .. ' attempts'
+  redis.call('HSET', key, 'state', 'failed',
+    'error', '{"code":"attempts","message":"' .. message .. '","last":' .. last .. '}')
+  settle(id, 'failed')
+  return {}
+end
+redis.call('HSET', key, 'state', state, 'attempt', at[2] + 1, 'error', 'null', 'last_error', last)
+if state == 'running' then redis.call('HSET', key, 'step', 0, 'batch_sizes', '') end
+settle(id, state)
+return redis.call('HGETALL', key)
+"""
+)
+
+CHANGE = (
+    RENDER_PRELUDE
+    + """
+-- ARGV: id, attempt, state, then field pairs
+local id, attempt, state = unpack(ARGV, 1, 3)
+if not writable(id, attempt) then return 0 end
+redis.call('HSET', 'fl:render:' .. id, 'state', state, rest(4))
+settle(id, state)
+return 1
+"""
+)
+
+PROGRESS = (
+    RENDER_PRELUDE
+    + """
+-- ARGV: id, attempt, step, batch size
+local id, attempt, step, batch = unpack(ARGV, 1, 4)
+if not writable(id, attempt) then return 0 end
+local key = 'fl:render:' .. id
+local sizes = redis.call('HGET', key, 'batch_sizes')
+redis.call('HSET', key, 'step', step, 'batch_sizes', sizes == '' and batch or sizes .. ',' .. batch)
+emit(id, {type='progress', batch_size=tonumber(batch)})
+return 1
+"""
+)
+
+GLIMPSE = (
+    RENDER_PRELUDE
+    + """
+-- ARGV: id, attempt, step, JPEG in base64
+local id, attempt, step, picture = unpack(ARGV, 1, 4)
+if not writable(id, attempt) then return 0 end
+forget_glimpse(id)
+local in_render, in_feed = emit(id, {type='glimpse', step=tonumber(step), format='jpeg', image_b64=picture})
+redis.call('HSET', 'fl:render:' .. id, 'glimpse', in_render, 'glimpse_feed', in_feed)
+return 1
+"""
+)
+
+CANCEL = (
+    RENDER_PRELUDE
+    + """
+-- ARGV: id
+local id = ARGV[1]
+local key = 'fl:render:' .. id
+local state = redis.call('HGET', key, 'state')
+if state and not TERMINAL[state] then
+  redis.call('HSET', key, 'state', 'cancelled')
+  settle(id, 'cancelled')
+end
+return redis.call('HGETALL', key)
+"""
+)
+
+HAND_OVER = (
+    RENDER_PRELUDE
+    + """
+-- ARGV: id, attempt, state, next stream, next group, payload key, payload, payload ttl, then field pairs
+local id, attempt, state, stream, group, payload_key, payload, payload_s = unpack(ARGV, 1, 8)
+local now = writable(id, attempt)
+if not now then return 0 end
+if RANK[now] >= RANK[state] then return 1 end  -- the same hand-over again: it has happened
+local key = 'fl:render:' .. id
+leave_stream(key)
+redis.call('SET', payload_key, payload, 'EX', payload_s)
+redis.call('HSET', key, 'state', state, rest(9))
+enter_stream(key, stream, group, id, attempt)
+settle(id, state)
+return 1
+"""
+)
+
+REPAIR = (
+    RENDER_PRELUDE
+    + """
+-- Every render that has not ended has an entry; whoever lost it (a deleted stream, a stray ack) gets a new one.
+local mended = {}
+for _, id in ipairs(redis.call('ZRANGE', 'fl:open', 0, -1)) do
+  local key = 'fl:render:' .. id
+  local at = redis.call('HMGET', key, 'stream', 'group', 'entry', 'attempt')
+  if not at[1] then
+    redis.call('ZREM', 'fl:open', id)
+    redis.call('ZREM', 'fl:queue', id)
+  elseif #redis.call('XRANGE', at[1], at[3], at[3]) == 0 then
+    enter_stream(key, at[1], at[2], id, at[4])
+    mended[#mended + 1] = id
+  end
+end
+return mended
+"""
+)
+
+PULL = """
+-- KEYS: streams. ARGV: group, consumer, count, then each stream's priority (0 goes first).
+-- Looks at the heads of all streams, then reads only as many as wanted: what is read is ours alone.
+local group, consumer, want = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+local function delivered(stream)  -- the last id given out; a lost group starts again from 0
+  for _, info in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+    local at = {}
+    for i = 1, #info, 2 do at[info[i]] = info[i + 1] end
+    if at['name'] == group then return at['last-delivered-id'] end
+  end
+  redis.call('XGROUP', 'CREATE', stream, group, '0')
+  return '0-0'
+end
+
+local waiting = {}
+for index, stream in ipairs(KEYS) do
+  if redis.call('EXISTS', stream) == 1 then
+    for _, entry in ipairs(redis.call('XRANGE', stream, '(' .. delivered(stream), '+', 'COUNT', want)) do
+      local ms, seq = string.match(entry[1], '(%d+)-(%d+)')
+      waiting[#waiting + 1] = {tonumber(ARGV[3 + index]), tonumber(ms), tonumber(seq), index}
+    end
+  end
+end
+table.sort(waiting, function(a, b)
+  for i = 1, 4 do if a[i] ~= b[i] then return a[i] < b[i] end end
+  return false
+end)
+local got, order = {}, {}
+for i = 1, math.min(want, #waiting) do
+  local stream = KEYS[waiting[i][4]]
+  local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', stream, '>')
+  local entry = reply and reply[1][2][1]
+  if entry then
+    local fields = {}
+    for f = 1, #entry[2], 2 do fields[entry[2][f]] = entry[2][f + 1] end
+    local state = redis.call('HGET', 'fl:render:' .. (fields['id'] or ''), 'state')
+    got[#got + 1] = {stream, entry[1], fields['id'] or '', fields['attempt'] or '', state or ''}
+  end
+end
+return got
+"""
+
+TAKE_OVER = """
+-- KEYS: streams. ARGV: group, consumer, least idle ms, count
+local got = {}
+for _, stream in ipairs(KEYS) do
+  local cursor = '0-0'
+  while #got < tonumber(ARGV[4]) do
+    local reply = redis.pcall('XAUTOCLAIM', stream, ARGV[1], ARGV[2], ARGV[3], cursor,
+      'COUNT', tonumber(ARGV[4]) - #got)
+    if reply.err then break end  -- no stream or no group: nothing is held
+    for _, entry in ipairs(reply[2]) do
+      local fields = {}
+      for f = 1, #entry[2], 2 do fields[entry[2][f]] = entry[2][f + 1] end
+      local state = redis.call('HGET', 'fl:render:' .. (fields['id'] or ''), 'state')
+      got[#got + 1] = {stream, entry[1], fields['id'] or '', fields['attempt'] or '', state or ''}
+    end
+    cursor = reply[1]
+    if cursor == '0-0' then break end
+  end
+end
+return got
+"""
+
+HEARTBEAT = """
+-- KEYS: each entry's stream. ARGV: group, consumer, then each entry's id. Returns the positions of lost entries.
+-- Only what is still ours is renewed: a late twin must not take an entry back.
+local lost = {}
+for index, stream in ipairs(KEYS) do
+  local id = ARGV[2 + index]
+  local held = redis.pcall('XPENDING', stream, ARGV[1], id, id, 1, ARGV[2])
+  if held.err or #held == 0 then
+    lost[#lost + 1] = index
+  else
+    redis.call('XCLAIM', stream, ARGV[1], ARGV[2], 0, id, 'JUSTID')
+  end
+end
+return lost
+"""
+
+POST_MAIL = """
+-- KEYS: mail, ready, closed, wake. ARGV: session, rev, request, ttl. A later rev is never replaced by an earlier one.
+local known = tonumber(redis.call('HGET', KEYS[1], 'rev') or '-inf')
+if known and known > tonumber(ARGV[2]) then return 0 end
+redis.call('DEL', KEYS[3])
+redis.call('HSET', KEYS[1], 'rev', ARGV[2], 'request', ARGV[3])
+redis.call('EXPIRE', KEYS[1], ARGV[4])
+local now = redis.call('TIME')
+redis.call('ZADD', KEYS[2], 'NX', now[1] .. '.' .. string.format('%06d', now[2]), ARGV[1])
+redis.call('LPUSH', KEYS[4], '1')
+redis.call('LTRIM', KEYS[4], 0, 7)
+return 1
+"""
+
+TAKE_MAIL = """
+-- KEYS: ready. ARGV: count. The rev stays behind, so that a late earlier post is known as such.
+local got = {}
+while #got < tonumber(ARGV[1]) do
+  local session = redis.call('ZPOPMIN', KEYS[1])[1]
+  if not session then break end
+  local mail = 'fl:mail:' .. session
+  local request = redis.call('HGET', mail, 'request')
+  if request then
+    redis.call('HDEL', mail, 'request')
+    got[#got + 1] = request
+  end
+end
+return got
+"""
+
+NEWER_MAIL = """
+-- KEYS: ready. ARGV: for each session its name and the rev at work, or ''
+local found = {}
+for i = 1, #ARGV, 2 do
+  local session, rev = ARGV[i], tonumber(ARGV[i + 1])
+  local newest = rev and tonumber(redis.call('HGET', 'fl:mail:' .. session, 'rev') or '')
+  if redis.call('ZSCORE', KEYS[1], session) or redis.call('EXISTS', 'fl:closed:' .. session) == 1
+    or (newest and newest > rev) then
+    found[#found + 1] = session
+  end
+end
+return found
+"""

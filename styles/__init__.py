@@ -1,0 +1,1 @@
+"""Styles: the catalogue of LoRA adapters that a person can pick."""

@@ -1,0 +1,150 @@
+"""Newest request of each session, fair order, and frames back."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import redis
+
+from shared_cache import keys
+from shared_cache.mailbox import Mailbox, Replies
+from tests.shared_cache.makers import a_request
+
+
+@pytest.fixture
+def mailbox(client: redis.Redis) -> Mailbox:
+    return Mailbox(client)
+
+
+def test_take_gives_the_newest_once_when_two_were_posted(mailbox: Mailbox) -> None:
+    mailbox.post(a_request(rev=1, prompt="a"))
+    mailbox.post(a_request(rev=2, prompt="ab"))
+    (request,) = mailbox.take(8)
+    assert (request.rev, request.recipe.prompt) == (2, "ab")
+    assert mailbox.take(8) == []
+
+
+def test_take_keeps_the_later_rev_when_posts_cross(mailbox: Mailbox) -> None:
+    mailbox.post(a_request(rev=6))
+    mailbox.post(a_request(rev=5))
+    assert [request.rev for request in mailbox.take(8)] == [6]
+    mailbox.post(a_request(rev=5))  # also after the later one was taken
+    assert mailbox.take(8) == []
+
+
+def test_take_gives_the_longest_waiting_session_first(mailbox: Mailbox) -> None:
+    for session in ("a", "b", "c"):
+        mailbox.post(a_request(session))
+        time.sleep(0.002)
+    mailbox.post(a_request("a", rev=2))  # typing on does not cost the place
+    assert [(r.session, r.rev) for r in mailbox.take(2)] == [("a", 2), ("b", 1)]
+    assert [r.session for r in mailbox.take(2)] == ["c"]
+
+
+def test_take_drops_what_cannot_be_read_and_gives_the_rest(mailbox: Mailbox, client: redis.Redis) -> None:
+    client.hset(keys.mail("bad"), mapping={"rev": 1, "request": "{"})
+    client.zadd(keys.MAIL_READY, {"bad": 0})
+    mailbox.post(a_request("good"))
+    assert [request.session for request in mailbox.take(8)] == ["good"]
+    assert mailbox.take(8) == []
+
+
+def test_request_comes_through_whole(mailbox: Mailbox) -> None:
+    request = a_request(prompt="テスト 😀 \u200d (cat:1.2)")
+    mailbox.post(request)
+    assert mailbox.take(1) == [request]
+
+
+def test_newer_names_sessions_with_waiting_mail(mailbox: Mailbox) -> None:
+    mailbox.post(a_request("a"))
+    mailbox.post(a_request("b"))
+    mailbox.take(2)
+    assert mailbox.newer(["a", "b"]) == set()
+    mailbox.post(a_request("b", rev=2))
+    assert mailbox.newer(["a", "b"]) == {"b"}
+    assert mailbox.newer([]) == set()
+
+
+def test_newer_sees_what_another_worker_took_when_revs_are_given(mailbox: Mailbox) -> None:
+    mailbox.post(a_request(rev=1))
+    mailbox.take(1)
+    mailbox.post(a_request(rev=2))
+    mailbox.take(1)
+    assert mailbox.newer(["s1"], [1]) == {"s1"}
+    assert mailbox.newer(["s1"], [2]) == set()
+
+
+def test_closed_session_has_no_mail_and_its_work_is_out_of_date(mailbox: Mailbox) -> None:
+    mailbox.post(a_request("a"))
+    mailbox.post(a_request("b"))
+    mailbox.close("a")
+    assert mailbox.newer(["a"]) == {"a"}
+    assert mailbox.closed(["a", "b"]) == {"a"}
+    assert [request.session for request in mailbox.take(8)] == ["b"]
+    mailbox.post(a_request("a"))  # the session came back
+    assert mailbox.closed(["a"]) == set()
+
+
+def test_wait_returns_at_once_when_mail_waits_and_leaves_it(mailbox: Mailbox) -> None:
+    mailbox.post(a_request())
+    started_s = time.monotonic()
+    mailbox.wait(5)
+    mailbox.wait(5)
+    assert time.monotonic() - started_s < 1
+    assert len(mailbox.take(1)) == 1
+
+
+def test_wait_wakes_when_mail_arrives(mailbox: Mailbox) -> None:
+    threading.Timer(0.1, mailbox.post, [a_request()]).start()
+    started_s = time.monotonic()
+    while not mailbox.take(1):
+        mailbox.wait(5)
+    assert time.monotonic() - started_s < 1
+
+
+def test_many_posters_and_takers_lose_no_last_request(client: redis.Redis) -> None:
+    sessions, revs = [f"s{n}" for n in range(8)], 40
+    newest: dict[str, int] = {}
+    lock, posting = threading.Lock(), threading.Event()
+
+    def post(session: str) -> None:
+        box = Mailbox(client)
+        for rev in range(1, revs + 1):
+            box.post(a_request(session, rev))
+
+    def take() -> None:
+        box = Mailbox(client)
+        while True:
+            over = posting.is_set()
+            found = box.take(3)
+            with lock:
+                for request in found:
+                    assert request.rev > newest.get(request.session, 0)
+                    newest[request.session] = request.rev
+            if over and not found:
+                return
+
+    posters = [threading.Thread(target=post, args=(session,)) for session in sessions]
+    taker = threading.Thread(target=take)
+    for thread in (*posters, taker):
+        thread.start()
+    for thread in posters:
+        thread.join()
+    posting.set()
+    taker.join()
+    assert newest == dict.fromkeys(sessions, revs)
+
+
+def test_replies_come_in_order_and_to_their_list_alone(client: redis.Redis) -> None:
+    replies = Replies(client)
+    replies.push("web-1", b"\x00a")
+    replies.push("web-1", b"b")
+    assert replies.pop("web-2", 0.05) is None
+    assert [replies.pop("web-1", 1), replies.pop("web-1", 1)] == [b"\x00a", b"b"]
+
+
+def test_unread_replies_are_forgotten(client: redis.Redis) -> None:
+    Replies(client).push("web-1", b"a")
+    assert 0 < client.ttl(keys.reply("web-1")) <= 60

@@ -1,0 +1,121 @@
+"""The catalogue: what is listed, and what is left out with its reason."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from styles.catalogue import load_catalogue
+from tests.shared_cache.makers import write_safetensors
+
+
+def an_entry(style_id: str = "ink", **changes: Any) -> dict[str, Any]:
+    fields = {
+        "id": style_id, "name": "Ink", "file": f"{style_id}.safetensors", "weight": 0.8,
+        "trigger_words": ["ink drawing"], "licence": "CC0-1.0", "description": "black lines",
+    }  # fmt: skip
+    return {**fields, **changes}
+
+
+def a_model(folder: Path, entries: object) -> Path:
+    styles = folder / "styles"
+    for name in ("ink", "noto"):
+        write_safetensors(styles / f"{name}.safetensors")
+    (styles / "styles.json").write_text(json.dumps(entries))
+    return folder
+
+
+def test_styles_are_listed_in_order(tmp_path: Path) -> None:
+    catalogue = load_catalogue(a_model(tmp_path, [an_entry("noto"), an_entry("ink")]))
+    assert [style.id for style in catalogue.all()] == ["noto", "ink"]
+    assert catalogue.problems == ()
+    assert catalogue.ids() == {"noto", "ink"}
+    assert catalogue.paths() == {name: tmp_path / "styles" / f"{name}.safetensors" for name in ("noto", "ink")}
+    style = catalogue.get("ink")
+    assert style is not None
+    assert (style.name, style.weight, style.trigger_words, style.licence) == ("Ink", 0.8, ("ink drawing",), "CC0-1.0")
+    assert style.sha256 == hashlib.sha256(style.path.read_bytes()).hexdigest()
+    assert catalogue.get("none") is None
+
+
+def test_model_without_a_listing_has_no_styles(tmp_path: Path) -> None:
+    catalogue = load_catalogue(tmp_path)
+    assert (catalogue.all(), catalogue.problems) == ((), ())
+
+
+def test_digest_follows_the_content_when_a_file_is_replaced_under_its_name(tmp_path: Path) -> None:
+    a_model(tmp_path, [an_entry()])
+    before = load_catalogue(tmp_path).all()[0]
+    write_safetensors(tmp_path / "styles" / "ink.safetensors", data=b"\1" * 16)
+    after = load_catalogue(tmp_path).all()[0]
+    assert before.path == after.path and before.sha256 != after.sha256
+
+
+BAD_FILES = {
+    "text": (b"a text of one hundred bytes " * 4, "not safetensors"),
+    "cut": (b"\x60\0\0\0\0\0\0\0" + b'{"w":', "cut off"),
+    "huge": ((1 << 60).to_bytes(8, "little") + bytes(100), "declares a header"),
+    "pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 9\n", "git lfs pull"),
+    "archive": (b"PK\x03\x04" + bytes(100), "zip"),
+}
+
+
+def test_bad_files_are_reported_and_the_others_still_listed(tmp_path: Path) -> None:
+    entries = [an_entry(name) for name in ("ink", *BAD_FILES, "missing", "noto")]
+    a_model(tmp_path, entries)
+    for name, (data, _) in BAD_FILES.items():
+        (tmp_path / "styles" / f"{name}.safetensors").write_bytes(data)
+    catalogue = load_catalogue(tmp_path)
+    assert [style.id for style in catalogue.all()] == ["ink", "noto"]
+    reasons = {problem.id: problem for problem in catalogue.problems}
+    assert list(reasons) == [*BAD_FILES, "missing"]
+    for name, (_, reason) in BAD_FILES.items():
+        assert reasons[name].file == f"{name}.safetensors"
+        assert reason in reasons[name].reason
+    assert "is missing" in reasons["missing"].reason
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        (an_entry("ink"), "twice"),
+        (an_entry("In k"), "small letters"),
+        (an_entry("../x"), "small letters"),
+        (an_entry("other", file="../ink.safetensors"), "styles folder"),
+        (an_entry("other", file="/etc/passwd"), "styles folder"),
+        (an_entry("other", file="a\0b"), "styles folder"),
+        (an_entry("other", file=""), "must be a text"),
+        (an_entry("other", file="styles.json"), "not safetensors"),
+        (an_entry("other", file="ink.safetensors", weight="1"), "weight"),
+        (an_entry("other", file="ink.safetensors", weight=float("nan")), "weight"),
+        (an_entry("other", file="ink.safetensors", weight=99), "weight"),
+        (an_entry("other", file="ink.safetensors", trigger_words="ink"), "trigger_words"),
+        ({"file": "ink.safetensors"}, "id"),
+        (7, "not an object"),
+    ],
+)
+def test_bad_entry_is_reported_and_left_out(tmp_path: Path, entry: object, reason: str) -> None:
+    catalogue = load_catalogue(a_model(tmp_path, [an_entry("ink"), entry, an_entry("noto")]))
+    assert [style.id for style in catalogue.all()] == ["ink", "noto"]
+    (problem,) = catalogue.problems
+    assert reason in problem.reason
+
+
+def test_link_that_leads_outside_is_left_out(tmp_path: Path) -> None:
+    a_model(tmp_path, [an_entry("linked"), an_entry("ink")])
+    outside = write_safetensors(tmp_path / "outside.safetensors")
+    (tmp_path / "styles" / "linked.safetensors").symlink_to(outside)
+    assert [style.id for style in load_catalogue(tmp_path).all()] == ["ink"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"styles": []}', "\xff"])
+def test_broken_listing_is_one_problem(tmp_path: Path, text: str) -> None:
+    a_model(tmp_path, [])
+    (tmp_path / "styles" / "styles.json").write_text(text, encoding="latin-1")
+    catalogue = load_catalogue(tmp_path)
+    assert catalogue.all() == ()
+    assert [problem.file for problem in catalogue.problems] == ["styles.json"]
