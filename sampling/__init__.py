@@ -1,0 +1,1 @@
+"""The step-batched denoising core and the torch stages around it."""

@@ -1,0 +1,64 @@
+"""Latents to pixels."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from core.errors import NonFinite, StartupError
+from sampling.model import Model
+
+MAX_DECODE_ROWS = 8
+
+
+class Decoder:
+    """Decodes in slices of at most max_rows, with a second try in fp32; threads that share it take turns."""
+
+    def __init__(self, model: Model, max_rows: int = MAX_DECODE_ROWS) -> None:
+        if model.vae is None:
+            raise StartupError("the model was loaded without a decoder", "add preview or decode to --roles")
+        self._vae, self._dtype, self._device = model.vae, model.dtype, model.device
+        self._max_rows = max_rows
+        self._lock = threading.Lock()  # the fp32 try changes the weights that others would decode with
+        config = model.vae.config
+        channels = (1, -1, 1, 1)
+        self._std = torch.tensor(config.get("latents_std") or [1.0], device=model.device).view(channels)
+        self._mean = torch.tensor(config.get("latents_mean") or [0.0], device=model.device).view(channels)
+        self._scaling = float(config.scaling_factor)
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> NDArray[np.uint8]:
+        """Pictures of x0 latents.
+
+        Shapes: latents [n, C, h, w]; result uint8 [n, H, W, 3].
+        Raises: NonFinite when latents or pixels are not finite, also after the fp32 try.
+        """
+        if not bool(torch.isfinite(latents).all()):
+            raise NonFinite("latents are not finite; nothing was decoded")
+        scaled = latents.to(self._device, torch.float32) * self._std / self._scaling + self._mean
+        with self._lock:
+            pixels = torch.cat([self._pixels(part) for part in torch.split(scaled, self._max_rows)])
+        levels = ((pixels / 2 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
+        array: NDArray[np.uint8] = levels.permute(0, 2, 3, 1).contiguous().cpu().numpy()
+        return array
+
+    def _pixels(self, scaled: Tensor) -> Tensor:
+        """Shapes: [n, 3, H, W] fp32, about -1…1."""
+        pixels: Tensor = self._vae.decode(scaled.to(self._dtype), return_dict=False)[0].float()
+        if not bool(torch.isfinite(pixels).all()) and self._dtype is not torch.float32:
+            pixels = self._pixels_in_float32(scaled)
+        if not bool(torch.isfinite(pixels).all()):
+            raise NonFinite("the decoder gave pixels that are not finite")
+        return pixels
+
+    def _pixels_in_float32(self, scaled: Tensor) -> Tensor:
+        self._vae.float()
+        try:
+            pixels: Tensor = self._vae.decode(scaled, return_dict=False)[0]
+            return pixels
+        finally:
+            self._vae.to(self._dtype)

@@ -1,0 +1,66 @@
+"""One device, several engines: the first in line goes first, the last is not starved."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+MAX_WAIT_S = 1.0
+IDLE_WAIT_S = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class Engine(Protocol):
+    """Work that comes in short turns."""
+
+    def tick(self) -> bool:
+        """Does one turn (at most one denoising step); False when there was nothing to do."""
+
+
+class DeviceLoop:
+    """Engines in order of priority. An engine that was not asked for max_wait_s is asked before all others."""
+
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        wait: Callable[[float], object],
+        clock: Callable[[], float],
+        max_wait_s: float = MAX_WAIT_S,
+        idle_wait_s: float = IDLE_WAIT_S,
+    ) -> None:
+        if not engines:
+            raise ValueError("a device loop needs an engine")
+        self._engines = list(engines)
+        self._wait = wait
+        self._clock = clock
+        self._max_wait_s = max_wait_s
+        self._idle_wait_s = idle_wait_s
+        self._asked_s = [clock()] * len(self._engines)
+
+    def run(self, stop: threading.Event) -> None:
+        """Turns until stop is set; when nobody has work, waits for work to arrive, at most idle_wait_s."""
+        while not stop.is_set():
+            if not self.turn():
+                self._wait(self._idle_wait_s)
+
+    def turn(self) -> bool:
+        """Lets the first engine that has work do one turn of it; False when none has."""
+        return any(self._ask(i) for i in self._order())
+
+    def _order(self) -> list[int]:
+        now_s = self._clock()
+        aged = [i for i, asked_s in enumerate(self._asked_s) if now_s - asked_s >= self._max_wait_s]
+        aged.sort(key=lambda i: self._asked_s[i])
+        return [*aged, *(i for i in range(len(self._engines)) if i not in aged)]
+
+    def _ask(self, i: int) -> bool:
+        try:
+            return self._engines[i].tick()
+        except Exception:
+            log.exception("engine %s failed a turn", type(self._engines[i]).__name__)
+            return False
+        finally:
+            self._asked_s[i] = self._clock()

@@ -1,0 +1,179 @@
+"""The step loop: rows join and leave at step boundaries, rows of one key share a forward wherever they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from core.errors import NonFinite
+from core.profile import Bucket
+from core.recipe import Sampler
+from sampling.adapters import Adapters
+from sampling.denoiser import Denoiser
+from sampling.rows import Row
+from sampling.samplers import SAMPLERS, History, consistency_boundary
+
+BATCH_TOLERANCE = 8e-5  # largest difference of a row's fp32 CPU latents between running alone and in any batch
+Failure = tuple[Row, Exception]
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one step did; rows that finished or failed have left the loop.
+
+    Units: seconds of wall time. batch_size and network_rows are 0 and bucket None when no row waited.
+    """
+
+    finished: list[Row] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
+    stepped: list[Row] = field(default_factory=list)
+    batch_size: int = 0
+    network_rows: int = 0
+    bucket: Bucket | None = None
+    seconds: float = 0.0
+
+
+class StepLoop:
+    """Owned by one thread; holds no lock."""
+
+    def __init__(
+        self, denoiser: Denoiser, adapters: Adapters, max_network_rows: int, clock: Callable[[], float]
+    ) -> None:
+        self._denoiser = denoiser
+        self._adapters = adapters
+        self._max_network_rows = max_network_rows
+        self._clock = clock
+        self._rows: dict[str, Row] = {}  # in the order in which they are due: a row that stepped goes to the end
+
+    @property
+    def rows(self) -> list[Row]:
+        return list(self._rows.values())
+
+    def join(self, row: Row) -> None:
+        """Takes a row from the next step on.
+
+        Raises: InvalidInput when its schedule or latents do not fit; ValueError when its id is here already.
+        """
+        if row.id in self._rows:
+            raise ValueError(f"row {row.id} is in the loop already")
+        self._denoiser.prepare(row)
+        self._rows[row.id] = row
+
+    def leave(self, row_id: str) -> bool:
+        """Drops a row; False when it is not here (any more)."""
+        return self._rows.pop(row_id, None) is not None
+
+    def step(self) -> StepReport:
+        """Pick, activate, denoise, advance, retire: one step of the group that waited longest."""
+        started_s = self._clock()
+        group = self._pick()
+        if not group:
+            return StepReport()
+        denoised, failed = self._denoise(group)
+        stepped = list(denoised)
+        self._advance(stepped, denoised)
+        finished = [row for row in stepped if row.done]
+        self._retire(stepped, [*finished, *(row for row, _ in failed)])
+        return StepReport(
+            finished=finished,
+            failed=failed,
+            stepped=stepped,
+            batch_size=len(group),
+            network_rows=sum(row.network_rows for row in group),
+            bucket=group[0].bucket,
+            seconds=self._clock() - started_s,
+        )
+
+    def _pick(self) -> list[Row]:
+        """The row that is due first, and after it those that can share its forward, up to the network rows allowed."""
+        group: list[Row] = []
+        room = self._max_network_rows
+        for row in self._rows.values():
+            fits = not group or (row.network_rows <= room and row.batch_key == group[0].batch_key)
+            if fits:
+                group.append(row)
+                room -= row.network_rows
+        return group
+
+    def _retire(self, stepped: Sequence[Row], leaving: Sequence[Row]) -> None:
+        for row in leaving:
+            self.leave(row.id)
+        for row in stepped:
+            if row.id in self._rows:
+                self._rows[row.id] = self._rows.pop(row.id)
+
+    def _denoise(self, group: Sequence[Row]) -> tuple[dict[Row, Tensor], list[Failure]]:
+        """x0 estimates of the rows that gave a finite one; the rest with why."""
+        try:
+            self._adapters.activate(group[0].styles)
+        except Exception as error:
+            return {}, [(row, error) for row in group]
+        denoised: dict[Row, Tensor] = {}
+        failed: list[Failure] = []
+        for row, outcome in self._forward(group):
+            if isinstance(outcome, Exception):
+                failed.append((row, outcome))
+            else:
+                denoised[row] = outcome
+        return denoised, failed
+
+    def _forward(self, group: Sequence[Row]) -> list[tuple[Row, Tensor | Exception]]:
+        """One forward for all; where it raises, one for each, so that a row takes down no other."""
+        try:
+            estimates = self._denoiser(group)
+            finite = torch.isfinite(estimates).flatten(1).all(dim=1).tolist()
+        except Exception as error:
+            if len(group) == 1:
+                return [(group[0], error)]
+            return [outcome for row in group for outcome in self._forward([row])]
+        return [
+            (row, estimate if good else self._retry(row))
+            for row, estimate, good in zip(group, estimates, finite, strict=True)
+        ]
+
+    def _retry(self, row: Row) -> Tensor | Exception:
+        """A row that is not finite gets one more chance, in fp32."""
+        if self._denoiser.dtype is not torch.float32 and bool(torch.isfinite(row.latents).all()):
+            try:
+                estimate = self._denoiser.in_float32(row)[0]
+            except Exception as error:
+                return error
+            if bool(torch.isfinite(estimate).all()):
+                return estimate
+        return NonFinite(f"step {row.step_index + 1} of {row.steps} gave values that are not finite")
+
+    @torch.no_grad()
+    def _advance(self, stepped: Sequence[Row], denoised: dict[Row, Tensor]) -> None:
+        """Moves every row one step, rows of one sampler together."""
+        by_sampler: dict[Sampler, list[Row]] = {}
+        for row in stepped:
+            by_sampler.setdefault(row.sampler, []).append(row)
+        for sampler, rows in by_sampler.items():
+            self._advance_alike(sampler, rows, torch.stack([denoised[row] for row in rows]))
+
+    def _advance_alike(self, sampler: Sampler, rows: Sequence[Row], denoised: Tensor) -> None:
+        rule, column = SAMPLERS[sampler], self._denoiser.column
+        x = torch.stack([row.latents for row in rows])
+        sigma = column([row.sigma for row in rows])
+        sigma_next = column([row.sigmas[row.step_index + 1] for row in rows])
+        if rule.consistency:
+            timestep = column([row.timesteps[row.step_index] for row in rows])
+            denoised = consistency_boundary(x, denoised, sigma, timestep)
+        history = self._history(rows, denoised) if rule.needs_history else None
+        noise = self._noise(rows) if rule.needs_noise else None
+        moved = rule.step(x, denoised, sigma, sigma_next, noise, history)
+        for row, latents, estimate in zip(rows, moved, denoised, strict=True):
+            row.latents, row.denoised = latents, estimate
+            row.step_index += 1
+
+    def _history(self, rows: Sequence[Row], denoised: Tensor) -> History:
+        before = [now if row.denoised is None else row.denoised for row, now in zip(rows, denoised, strict=True)]
+        return History(torch.stack(before), self._denoiser.column([row.last_sigma for row in rows]))
+
+    def _noise(self, rows: Sequence[Row]) -> Tensor:
+        """Fresh noise from each row's own generator. Shapes: [n, C, h, w]."""
+        drawn = [torch.randn(row.latents.shape, generator=row.generator) for row in rows]
+        return torch.stack(drawn).to(self._denoiser.device)

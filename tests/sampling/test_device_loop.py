@@ -1,0 +1,100 @@
+"""Which engine gets the device, and that nobody starves or spins."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from sampling.device_loop import DeviceLoop
+from tests.sampling.conftest import Clock
+
+
+def no_wait(timeout_s: float) -> None:
+    raise AssertionError("there is work")
+
+
+class FakeEngine:
+    """Has some turns of work, each of which takes time."""
+
+    def __init__(self, name: str, turns: int, log: list[str], clock: Clock, turn_s: float = 0.1) -> None:
+        self.name, self.turns, self.log, self.clock, self.turn_s = name, turns, log, clock, turn_s
+        self.raises = False
+
+    def tick(self) -> bool:
+        if self.raises:
+            raise RuntimeError("broken")
+        if self.turns == 0:
+            return False
+        self.turns -= 1
+        self.clock.now_s += self.turn_s
+        self.log.append(self.name)
+        return True
+
+
+def engines(preview_turns: int, final_turns: int) -> tuple[FakeEngine, FakeEngine, list[str], Clock]:
+    log: list[str] = []
+    clock = Clock()
+    return FakeEngine("p", preview_turns, log, clock), FakeEngine("f", final_turns, log, clock), log, clock
+
+
+def test_previews_go_first_while_they_have_work() -> None:
+    preview, final, log, clock = engines(3, 2)
+    loop = DeviceLoop([preview, final], no_wait, clock)
+    while loop.turn():
+        pass
+    assert "".join(log) == "pppff"
+
+
+def test_finals_are_asked_when_they_waited_long_enough() -> None:
+    preview, final, log, clock = engines(40, 4)
+    loop = DeviceLoop([preview, final], no_wait, clock, max_wait_s=1.0)
+    for _ in range(30):
+        loop.turn()
+    gaps = "".join(log).split("f")
+    assert log.count("f") >= 2
+    assert max(len(gap) for gap in gaps) <= 11  # 1.0 s of 0.1 s turns
+
+
+def test_three_engines_age_longest_first() -> None:
+    preview, final, log, clock = engines(60, 9)
+    decode = FakeEngine("d", 9, log, clock)
+    loop = DeviceLoop([preview, decode, final], no_wait, clock, max_wait_s=0.5)
+    for _ in range(40):
+        loop.turn()
+    assert min(log.count(name) for name in "dfp") >= 5
+
+
+def test_run_waits_instead_of_spinning_when_nobody_has_work() -> None:
+    preview, final, log, clock = engines(1, 1)
+    stop = threading.Event()
+    waits: list[float] = []
+
+    def wait(timeout_s: float) -> None:
+        waits.append(timeout_s)
+        stop.set()
+
+    DeviceLoop([preview, final], wait, clock, idle_wait_s=0.25).run(stop)
+    assert (log, waits) == (["p", "f"], [0.25])
+
+
+def test_run_ends_at_once_when_it_was_stopped_before() -> None:
+    preview, final, log, clock = engines(5, 5)
+    stop = threading.Event()
+    stop.set()
+    DeviceLoop([preview, final], no_wait, clock).run(stop)
+    assert log == []
+
+
+def test_engine_that_raises_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    preview, final, log, clock = engines(0, 2)
+    preview.raises = True
+    loop = DeviceLoop([preview, final], no_wait, clock)
+    assert loop.turn()
+    assert log == ["f"]
+    assert "FakeEngine" in caplog.text
+
+
+def test_loop_of_no_engine_is_refused() -> None:
+    with pytest.raises(ValueError, match="engine"):
+        DeviceLoop([], no_wait, Clock())

@@ -1,0 +1,187 @@
+"""Embeddings against the stock pipeline and against compel, long texts, odd texts and many threads."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import torch
+from compel import Compel, SplitLongTextMode
+from compel.embeddings_provider import ReturnedEmbeddingsType
+from compel.prompt_parser import Conjunction, FlattenedPrompt
+from diffusers import StableDiffusionXLPipeline
+from torch import Tensor
+
+from core.errors import InvalidInput
+from core.prompt import parse_weights
+from core.recipe import StyleUse
+from sampling.encoder import MAX_LOWERED_WEIGHTS, Embedding, Encoder
+from sampling.model import Model
+from shared_cache.embeddings import ByteLRU
+from tests.sampling.conftest import embedding_of
+
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def stock(model: Model) -> StableDiffusionXLPipeline:
+    assert model.towers is not None
+    first, second = model.towers
+    parts = StableDiffusionXLPipeline.from_pretrained
+    return parts(
+        model.folder,
+        text_encoder=first.encoder,
+        text_encoder_2=second.encoder,
+        tokenizer=first.tokenizer,
+        tokenizer_2=second.tokenizer,
+        unet=model.unet_final,
+        vae=model.vae,
+    )
+
+
+def by_compel(model: Model, prompt: str) -> Tensor:
+    """The same prompt through compel's own conjunctions. Shapes: [1, 77 * k, D]."""
+    assert model.towers is not None
+    fragments = [(segment.text, segment.weight) for segment in parse_weights(prompt)]
+    sides = []
+    for tower in model.towers:
+        compel = Compel(
+            tower.tokenizer,
+            tower.encoder,
+            truncate_long_prompts=False,
+            returned_embeddings_type=ReturnedEmbeddingsType.PENULTIMATE_HIDDEN_STATES_NON_NORMALIZED,
+            split_long_text_mode=SplitLongTextMode.WORDS,
+        )
+        conjunction = Conjunction([FlattenedPrompt(fragments)])
+        sides.append(compel.build_conditioning_tensor_for_conjunction(conjunction)[0])
+    return torch.cat(sides, dim=-1)
+
+
+def assert_close(ours: Tensor, theirs: Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "prompt", ["a cat on the beach", "", " ", 'A+B - c.and\\(d\\) -- "f".swap, g:1.4', "テスト 😀 שלום"]
+)
+def test_encode_equals_the_stock_pipeline_when_unweighted(
+    encoder: Encoder, stock: StableDiffusionXLPipeline, prompt: str
+) -> None:
+    literal = prompt.replace("\\", "")
+    embeds, _, pooled, _ = stock.encode_prompt(literal, do_classifier_free_guidance=False)
+    ours = encoder.encode(prompt)
+    assert_close(ours.prompt_embeds, embeds)
+    assert_close(ours.pooled, pooled)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "a (cat:1.5) on the beach",
+        "a (cat:0.4) on the beach",
+        "a [cat] on a (((red))) beach, (sun:0)",
+        "a (hedgehog:0.5) and a (pear:1.2) " + "on the grass under a tree " * 20,
+    ],
+)
+def test_encode_equals_compel_when_weighted(model: Model, encoder: Encoder, prompt: str) -> None:
+    assert_close(encoder.encode(prompt).prompt_embeds, by_compel(model, prompt))
+
+
+def test_encode_repels_more_when_a_segment_weighs_less(encoder: Encoder) -> None:
+    plain = encoder.encode("a cat on the beach").prompt_embeds
+    distances = [
+        float((encoder.encode(f"a (cat:{weight}) on the beach").prompt_embeds - plain).norm())
+        for weight in (1.0, 0.9, 0.5, 0.1)
+    ]
+    assert distances[0] <= TOLERANCE
+    assert distances == sorted(distances)
+
+
+@pytest.mark.parametrize("words", [75, 76, 150, 151, 400])
+def test_encode_chunks_long_prompts_and_pools_once(encoder: Encoder, words: int) -> None:
+    made = encoder.encode(" ".join(["cat"] * words))
+    assert made.token_count == words
+    assert made.chunks == -(-words // 75)
+    assert made.pooled.shape == (1, 128)
+
+
+def test_encode_lets_the_last_word_of_a_long_prompt_act(encoder: Encoder) -> None:
+    start = "a cat on the grass " * 25
+    ours = [encoder.encode(start + last).prompt_embeds for last in ("sunset", "desert")]
+    assert not torch.allclose(ours[0], ours[1], atol=1e-3)
+
+
+def test_encode_bounds_its_work_when_every_word_has_its_own_weight(encoder: Encoder) -> None:
+    prompt = " ".join(f"(cat:{weight / 200})" for weight in range(1, 180))[:2000]
+    made = encoder.encode(prompt)
+    assert bool(torch.isfinite(made.prompt_embeds).all())
+    assert MAX_LOWERED_WEIGHTS == 8
+
+
+@pytest.mark.parametrize(
+    "prompt", ["((((", "(a:", "pokemon_(creature)", "(a:1e9)", "( :0.5)", "()", "<|endoftext|> a cat"]
+)
+def test_encode_gives_finite_numbers_for_odd_brackets(encoder: Encoder, prompt: str) -> None:
+    made = encoder.encode(prompt)
+    assert bool(torch.isfinite(made.prompt_embeds).all())
+    assert made.chunks == 1
+
+
+def test_encode_refuses_a_weight_that_is_not_finite(encoder: Encoder) -> None:
+    with pytest.raises(InvalidInput):
+        encoder.encode("(a:nan)")
+
+
+def test_encode_gives_zeros_for_nothing_only_when_the_pipeline_says_so(model: Model, encoder: Encoder) -> None:
+    zeroing = Encoder(replace(model, force_zeros_for_empty_prompt=True), ByteLRU(1 << 20))
+    assert float(zeroing.encode("").prompt_embeds.abs().max()) == 0.0
+    assert float(zeroing.encode("a").prompt_embeds.abs().max()) > 0.0
+    assert float(encoder.encode("").prompt_embeds.abs().max()) > 0.0
+
+
+def test_encode_answers_from_the_cache_when_asked_again(model: Model) -> None:
+    cache: ByteLRU[Embedding] = ByteLRU(64 << 20)
+    encoder = Encoder(model, cache)
+    first = encoder.encode("a cat")
+    assert encoder.encode("a cat", (StyleUse("ink", 1.0),)) is first
+    assert (cache.stats().hits, cache.stats().misses, cache.stats().bytes) == (1, 1, first.nbytes)
+
+
+def test_encode_survives_16_threads_of_250_encodes(model: Model) -> None:
+    """Nothing is cached, so every call tokenises; the text encoders are stubbed to keep the test short."""
+    assert model.towers is not None
+
+    class StubEncoder(torch.nn.Module):
+        device = torch.device("cpu")
+
+        def forward(self, ids: Tensor, **_: object) -> object:
+            states = ids[..., None].float()
+            return _Output(states[:, 0], (states, states))
+
+    first, second = (replace(tower, encoder=StubEncoder()) for tower in model.towers)
+    encoder = Encoder(replace(model, towers=(first, second)), ByteLRU(0))
+    prompts = [f"a cat {i} " * (i % 40 + 1) for i in range(250)]
+    wanted = [encoder.encode(prompt).prompt_embeds for prompt in prompts]
+
+    def work(_: int) -> int:
+        return sum(torch.equal(encoder.encode(p).prompt_embeds, w) for p, w in zip(prompts, wanted, strict=True))
+
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(work, range(16))) == [250] * 16
+
+
+class _Output(tuple[object, ...]):
+    """What a text encoder returns: pooled first, hidden states by name."""
+
+    def __new__(cls, pooled: Tensor, hidden_states: tuple[Tensor, ...]) -> _Output:
+        return super().__new__(cls, (pooled,))
+
+    def __init__(self, pooled: Tensor, hidden_states: tuple[Tensor, ...]) -> None:
+        self.hidden_states = hidden_states
+
+
+def test_embedding_counts_its_chunks_and_bytes() -> None:
+    made = embedding_of(0.5, chunks=3)
+    assert made.chunks == 3
+    assert made.nbytes == 4 * (3 * 77 * 256 + 128)

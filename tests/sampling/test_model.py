@@ -1,0 +1,71 @@
+"""Loading by role, and refusing a folder that would load as noise."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from core.errors import StartupError
+from sampling.model import Model, load_model
+
+
+def test_model_reads_what_the_roles_need(bundle: Path) -> None:
+    decode = load_model(bundle, roles=("decode",))
+    assert decode.vae is not None
+    assert (decode.towers, decode.unet_preview, decode.unet_final) == (None, None, None)
+    with pytest.raises(StartupError, match="--roles"):
+        decode.unet("preview")
+    assert load_model(bundle, roles=("finish",)).vae is None
+
+
+def test_model_tells_its_shape(model: Model) -> None:
+    assert (model.latent_channels, model.vae_scale, model.prediction_type) == (8, 8, "v_prediction")
+    assert len(model.alphas_cumprod) == 1000
+    assert model.force_zeros_for_empty_prompt is False
+
+
+def test_pools_have_their_own_weights(model: Model) -> None:
+    preview, final = model.unet("preview"), model.unet("final")
+    assert preview is not final
+    assert not torch.equal(preview.conv_in.weight, final.conv_in.weight) or not torch.equal(
+        preview.mid_block.attentions[0].proj_in.weight, final.mid_block.attentions[0].proj_in.weight
+    )
+    assert not any(parameter.requires_grad for parameter in final.parameters())
+
+
+def test_model_is_refused_when_weights_are_missing(bundle: Path, tmp_path: Path) -> None:
+    """The libraries fill missing weights with noise and carry on."""
+    folder = tmp_path / "model"
+    shutil.copytree(bundle, folder)
+    path = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(path)
+    del tensors["conv_in.weight"]
+    save_file(tensors, path)
+    with pytest.raises(StartupError, match=r"conv_in\.weight"):
+        load_model(folder, roles=("final",))
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [("vae/config.json", "_class_name", "Mystery"), ("scheduler/scheduler_config.json", "prediction_type", "sample")],
+)
+def test_model_is_refused_when_a_part_is_of_unknown_kind(
+    bundle: Path, tmp_path: Path, file: str, key: str, value: str
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(bundle, folder)
+    fields = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps({**fields, key: value}))
+    with pytest.raises(StartupError, match=value):
+        load_model(folder, roles=("decode",))
+
+
+def test_model_in_bfloat16_holds_that_dtype(bundle: Path) -> None:
+    made = load_model(bundle, dtype=torch.bfloat16, roles=("preview",))
+    assert made.unet("preview").dtype is torch.bfloat16
+    assert made.unet_final is None
