@@ -61,8 +61,10 @@ def words_of(text: str) -> frozenset[str]:
     folded = unicodedata.normalize("NFKD", text.casefold())
     plain = "".join(c for c in folded if not unicodedata.combining(c) and unicodedata.category(c) != "Cf")
     spelled = re.sub(r"\b(?:\w[ .\-*]){2,}\w\b", lambda m: re.sub(r"[ .\-*]", "", m.group()), plain)
-    return frozenset(_WORD.findall(plain)) | frozenset(_WORD.findall(spelled)) | frozenset(
-        _WORD.findall(plain.translate(_LOOKALIKES))
+    return (
+        frozenset(_WORD.findall(plain))
+        | frozenset(_WORD.findall(spelled))
+        | frozenset(_WORD.findall(plain.translate(_LOOKALIKES)))
     )
 
 

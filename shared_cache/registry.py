@@ -32,6 +32,11 @@ class Registry:
             pipe.srem(keys.WORKERS, worker_id)
             pipe.execute()
 
+    def clear(self) -> None:
+        """Forgets everybody, as after a restart; who lives announces itself again."""
+        for member in cast(set[bytes], self._client.smembers(keys.WORKERS)):
+            self.withdraw(member.decode())
+
     def workers(self) -> list[dict[str, Any]]:
         """What the living ones announced last, by id."""
         ids = sorted(member.decode() for member in cast(set[bytes], self._client.smembers(keys.WORKERS)))

@@ -8,20 +8,46 @@ from core.recipe import MAX_SEED, Recipe, Sampler, StyleUse
 from core.validate import check_recipe
 
 PROFILE = ModelProfile(
-    "storybook", "0", "Apache-2.0", (Bucket(128, 128), Bucket(152, 104), Bucket(104, 152)),
-    Pool(Sampler.LCM, 4, 1.0), Pool(Sampler.EULER, 25, 4.0), Limits())
+    "storybook",
+    "0",
+    "Apache-2.0",
+    (Bucket(128, 128), Bucket(152, 104), Bucket(104, 152)),
+    Pool(Sampler.LCM, 4, 1.0),
+    Pool(Sampler.EULER, 25, 4.0),
+    Limits(),
+)
 GOOD = Recipe("a cat", "", 7, 128, 128, 25, 4.0, Sampler.EULER, (), "storybook", "0")
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("prompt", ""), ("prompt", " \n\t"), ("prompt", "\u200b\u200b"), ("prompt", "a" * 10000), ("prompt", "a\0b"),
-     ("prompt", "\ud800"), ("prompt", "(a:nan)"), ("negative_prompt", "a\0"), ("negative_prompt", "x" * 10000),
-     ("seed", -1), ("seed", MAX_SEED + 1), ("seed", 2**63), ("width", 0), ("width", -8), ("height", 60),
-     ("height", 100000), ("steps", 0), ("steps", -1), ("steps", 1001), ("guidance_scale", -3.0),
-     ("guidance_scale", float("nan")), ("guidance_scale", float("inf")),
-     ("styles", (StyleUse("nope", 1.0),)), ("styles", (StyleUse("ink", float("nan")),)),
-     ("styles", (StyleUse("ink", 0.5), StyleUse("ink", 0.5)))],
+    [
+        ("prompt", ""),
+        ("prompt", " \n\t"),
+        ("prompt", "\u200b\u200b"),
+        ("prompt", "a" * 10000),
+        ("prompt", "a\0b"),
+        ("prompt", "\ud800"),
+        ("prompt", "(a:nan)"),
+        ("negative_prompt", "a\0"),
+        ("negative_prompt", "x" * 10000),
+        ("seed", -1),
+        ("seed", MAX_SEED + 1),
+        ("seed", 2**63),
+        ("width", 0),
+        ("width", -8),
+        ("height", 60),
+        ("height", 100000),
+        ("steps", 0),
+        ("steps", -1),
+        ("steps", 1001),
+        ("guidance_scale", -3.0),
+        ("guidance_scale", float("nan")),
+        ("guidance_scale", float("inf")),
+        ("styles", (StyleUse("nope", 1.0),)),
+        ("styles", (StyleUse("ink", float("nan")),)),
+        ("styles", (StyleUse("ink", 0.5), StyleUse("ink", 0.5))),
+    ],
 )
 def test_check_recipe_names_the_field_when_out_of_bounds(field: str, value: object) -> None:
     with pytest.raises(InvalidInput) as caught:
@@ -40,7 +66,8 @@ def test_check_recipe_bounds_steps_by_pool() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "bucket"), [((128, 128), "128x128"), ((64, 64), "128x128"), ((152, 100), "152x104"), ((64, 152), "104x152")]
+    ("asked", "bucket"),
+    [((128, 128), "128x128"), ((64, 64), "128x128"), ((152, 100), "152x104"), ((64, 152), "104x152")],
 )
 def test_nearest_bucket_follows_the_aspect(asked: tuple[int, int], bucket: str) -> None:
     assert str(PROFILE.nearest_bucket(*asked)) == bucket

@@ -1,0 +1,182 @@
+"""Keystroke to decoded picture, beside the bare compute of one preview and beside the obvious alternative."""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import httpx
+
+from app.temporary import server
+from benchmarks.report import emit, percentile
+from benchmarks.typists import KEYS_PER_S, type_together
+from core.settings import load_settings
+from shared_cache.connect import connect
+from shared_cache.embedded import EmbeddedRedis
+from shared_cache.registry import Registry
+
+SENTENCE = "a small red fox in the snow under a night sky"
+SETTLE_S = 4.0
+TYPISTS = (1, 4, 8)
+
+
+def bare_compute() -> dict[str, float]:
+    """Seconds of each part of one preview when nothing else runs: medians of 15."""
+    from benchmarks.bundle import load_parts, run
+    from sampling.picture import to_jpeg
+    from sampling.safety import ImageClassifier
+
+    parts, classifier = load_parts(), ImageClassifier(0.85)
+    times: dict[str, list[float]] = {name: [] for name in ("encode", "steps", "decode", "safety", "jpeg")}
+
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        started_s = perf_counter()
+        result = work()
+        times[name].append(perf_counter() - started_s)
+        return result
+
+    for i in range(18):
+        prompt = f"{SENTENCE} {i}"
+        timed("encode", lambda prompt=prompt: parts.encoder.encode(prompt))
+        row = parts.row("preview", f"r{i}", prompt, seed=7)
+        timed("steps", lambda row=row: run(parts.preview, [row]))
+        picture = timed("decode", lambda row=row: parts.decoder.decode(row.latents[None]))[0]
+        timed("safety", lambda picture=picture: classifier.allows(picture))
+        timed("jpeg", lambda picture=picture: to_jpeg(picture))
+    return {name: statistics.median(values[3:]) for name, values in times.items()}
+
+
+def ours() -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        settings = load_settings(data_dir=Path(folder), port=0)
+        with server(settings, lambda text: None) as client:
+            registry = Registry(connect(EmbeddedRedis(settings.data_dir).start()))
+            live = client.url.replace("http", "ws", 1) + "api/v1/live"
+            type_together(live, [SENTENCE[:5]])
+            return [_measure(registry, live, count) for count in TYPISTS]
+
+
+def _measure(registry: Registry, live: str, count: int) -> dict[str, Any]:
+    time.sleep(SETTLE_S)
+    before = _steps(registry)
+    typings = type_together(live, [SENTENCE] * count)
+    time.sleep(SETTLE_S)
+    run, wasted = (after - earlier for after, earlier in zip(_steps(registry), before, strict=True))
+    return {
+        **_figures([t.latency_s for t in typings]),
+        "typists": count,
+        "waste": round(wasted / max(run, 1), 3),
+        "last_key_p50_s": round(statistics.median(t.last_s for t in typings), 3),
+        "pictures_per_typist": round(statistics.mean(t.pictures for t in typings), 1),
+    }
+
+
+def _steps(registry: Registry) -> tuple[int, int]:
+    workers = [w for w in registry.workers() if "preview_steps" in w]
+    return sum(w["preview_steps"] for w in workers), sum(w["preview_steps_wasted"] for w in workers)
+
+
+def _figures(latencies: list[list[float]]) -> dict[str, float]:
+    pooled = [value for values in latencies for value in values]
+    return {"p50_s": round(percentile(pooled, 0.5), 3), "p95_s": round(percentile(pooled, 0.95), 3)}
+
+
+def alternative() -> list[dict[str, Any]]:
+    with _gradio_app() as url:
+        return [{**_figures(_ask_together(url, count)), "typists": count} for count in TYPISTS]
+
+
+@contextmanager
+def _gradio_app() -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {**os.environ, "GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1"}
+    child = subprocess.Popen([sys.executable, "-m", "benchmarks.alternative", str(port)], env=environment)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            try:
+                httpx.get(url, timeout=2)
+                break
+            except httpx.TransportError:
+                time.sleep(0.2)
+        yield url
+    finally:
+        child.terminate()
+        child.wait()
+
+
+def _ask_together(url: str, count: int) -> list[list[float]]:
+    results: list[list[float]] = [[] for _ in range(count)]
+    threads = [threading.Thread(target=_ask, args=(url, result)) for result in results]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def _ask(url: str, latency_s: list[float]) -> None:
+    """Submits every key; a key is answered by its own picture or a newer one, whichever comes first."""
+    from gradio_client import Client
+
+    client = Client(url, verbose=False)
+    jobs, sent_s = [], []
+    started_s = time.monotonic()
+    for n in range(1, len(SENTENCE) + 1):
+        time.sleep(max(0.0, started_s + n / KEYS_PER_S - time.monotonic()))
+        sent_s.append(time.monotonic())
+        jobs.append(client.submit(SENTENCE[:n], api_name="/paint"))
+    done_s = []
+    for job in jobs:
+        job.result(timeout=600)
+        done_s.append(time.monotonic())
+    latency_s.extend(done - sent for done, sent in zip(done_s, sent_s, strict=True))
+
+
+def main() -> None:
+    bare = bare_compute()
+    bare_s = sum(bare.values())
+    mine, other = ours(), alternative()
+    rows = [
+        (
+            m["typists"],
+            m["p50_s"],
+            m["p95_s"],
+            m["p95_s"] / bare_s,
+            m["last_key_p50_s"],
+            f"{m['waste']:.0%}",
+            o["p50_s"],
+            o["p95_s"],
+            o["p95_s"] / m["p95_s"],
+        )
+        for m, o in zip(mine, other, strict=True)
+    ]
+    emit(
+        "preview_latency",
+        {"keys_per_s": KEYS_PER_S, "sentence": SENTENCE, "steps": 4},
+        {
+            "bare_compute_s": {**{k: round(v, 4) for k, v in bare.items()}, "total": round(bare_s, 4)},
+            "ours": mine,
+            "gradio_queue_stock_pipeline": other,
+            "p95_over_bare_one_typist": round(mine[0]["p95_s"] / bare_s, 3),
+        },
+        ["typists", "p50 s", "p95 s", "p95 / bare", "last key s", "waste", "stock p50", "stock p95", "stock / ours"],
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Accepted renders: admission, hand-off, denoise, decode, check and publish."""

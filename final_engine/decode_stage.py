@@ -1,0 +1,37 @@
+"""The decode stage: latents in flight become pixels in flight."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import torch
+
+from core.render import State
+from sampling.decode import Decoder
+from shared_cache.lanes import Entry
+from shared_cache.latents import Latents, pack, unpack
+from shared_cache.renders import Record, Renders
+
+
+class DecodeWork:
+    def __init__(self, *, decoder: Decoder, renders: Renders, latents: Latents) -> None:
+        self._decoder = decoder
+        self._renders = renders
+        self._latents = latents
+
+    def __call__(self, entry: Entry, record: Record) -> None:
+        """Raises: LookupError when the latents are gone, NonFinite when they cannot be decoded."""
+        started_s = perf_counter()
+        stored = self._latents.get_bytes(record.id)
+        if stored is None:
+            raise LookupError("the latents were gone before they could be decoded; render it again")
+        pixels = self._decoder.decode(torch.from_numpy(unpack(stored)["latents"]))
+        self._renders.hand_over(
+            entry,
+            record.attempt,
+            "finish",
+            State.CHECKING,
+            record.id,
+            pack({"pixels": pixels}),
+            {"timings_ms": {"decode": round(1000 * (perf_counter() - started_s), 1)}},
+        )

@@ -1,0 +1,89 @@
+"""The finish stage: check every picture, measure the hand-off, publish. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from time import perf_counter, time
+
+from core.render import State
+from final_engine.keys import image_object, preview_object
+from final_engine.similarity import similarity
+from sampling.picture import Pixels, fit, from_bytes, to_png
+from sampling.safety import ImageClassifier
+from shared_cache.lanes import Entry
+from shared_cache.latents import Latents, unpack
+from shared_cache.objects import DiskObjects
+from shared_cache.previews import Previews
+from shared_cache.renders import Record, Renders
+
+WITHHELD = {"code": "withheld", "message": "the picture was withheld by the safety check; change the text or the seed"}
+
+
+class FinishWork:
+    def __init__(
+        self,
+        *,
+        classifier: ImageClassifier,
+        renders: Renders,
+        latents: Latents,
+        kept: Previews,
+        objects: DiskObjects,
+        clock: Callable[[], float] = time,
+    ) -> None:
+        self._classifier = classifier
+        self._renders = renders
+        self._latents = latents
+        self._objects = objects
+        self._kept = kept
+        self._clock = clock
+
+    def __call__(self, entry: Entry, record: Record) -> None:
+        """Raises: LookupError when the pixels are gone."""
+        started_s = perf_counter()
+        stored = self._latents.get_bytes(record.id)
+        if stored is None:
+            raise LookupError("the pixels were gone before they could be published; render it again")
+        pictures = unpack(stored)["pixels"]
+        allowed = all(self._classifier.allows(picture) for picture in pictures)
+        safety_s = perf_counter() - started_s
+        if not allowed:
+            self._renders.finish(record.id, record.attempt, State.BLOCKED, error=WITHHELD)
+        else:
+            recipe = record.recipe
+            fitted = [fit(picture, recipe.width, recipe.height) for picture in pictures]
+            self._publish(record, fitted, safety_s)
+
+    def _publish(self, record: Record, pictures: list[Pixels], safety_s: float) -> None:
+        started_s = perf_counter()
+        images = [self._put(record, index, picture) for index, picture in enumerate(pictures)]
+        handoff = {**record.handoff, "similarity": self._follows(record, pictures[0])}
+        timings_ms = {
+            "safety": round(1000 * safety_s, 1),
+            "publish": round(1000 * (perf_counter() - started_s), 1),
+            "total": round(1000 * (self._clock() - record.created_s), 1),
+        }
+        self._renders.finish(
+            record.id, record.attempt, State.DONE, images=images, handoff=handoff, timings_ms=timings_ms
+        )
+
+    def _put(self, record: Record, index: int, picture: Pixels) -> dict[str, object]:
+        recipe = record.recipe.with_seed(record.recipe.seed + index)
+        png = to_png(picture, recipe)
+        key = image_object(record.id, index)
+        self._objects.put(key, png, "image/png")
+        return {
+            "key": key,
+            "sha256": hashlib.sha256(png).hexdigest(),
+            "seed": recipe.seed,
+            "width": recipe.width,
+            "height": recipe.height,
+        }
+
+    def _follows(self, record: Record, picture: Pixels) -> float | None:
+        """Similarity to the accepted preview, which is published beside the picture; None without a preview."""
+        stored = self._kept.get(record.id) if record.preview_id else None
+        if stored is None:
+            return None
+        self._objects.put(preview_object(record.id), stored.jpeg, "image/jpeg")
+        return round(similarity(from_bytes(stored.jpeg), picture), 4)

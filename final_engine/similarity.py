@@ -1,0 +1,37 @@
+"""How alike two pictures are, as a number that a person can be shown."""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image
+from skimage.metrics import structural_similarity
+
+from sampling.picture import Pixels
+
+SHORT_SIDE = 64
+
+
+def similarity(preview: Pixels, final: Pixels) -> float:
+    """SSIM in −1…1 of both pictures, area-resized to 64 pixels on the shorter side.
+
+    Source: Wang et al. 2004, "Image quality assessment: from error visibility to structural similarity", with its
+    Gaussian window (sigma 1.5) over RGB.
+    """
+    small = [np.asarray(_shrink(picture, final.shape)) for picture in (preview, final)]
+    value = structural_similarity(
+        small[0],
+        small[1],
+        gaussian_weights=True,
+        sigma=1.5,
+        use_sample_covariance=False,
+        channel_axis=2,
+        data_range=255,
+    )
+    return float(value)
+
+
+def _shrink(picture: Pixels, like: tuple[int, ...]) -> Image.Image:
+    height, width = like[:2]
+    scale = SHORT_SIDE / min(width, height)
+    size = (max(SHORT_SIDE, round(width * scale)), max(SHORT_SIDE, round(height * scale)))
+    return Image.fromarray(picture).resize(size, Image.Resampling.BOX)

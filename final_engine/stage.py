@@ -1,0 +1,72 @@
+"""A stage after denoising: a thread that takes entries from its stream, works on them and hands them on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+from core.render import State
+from shared_cache.lanes import Entry, Stream
+from shared_cache.renders import Record, Renders
+
+log = logging.getLogger(__name__)
+IDLE_WAIT_S = 0.5
+Work = Callable[[Entry, Record], None]
+
+
+class Stage:
+    """Runs work(entry, record) for each entry whose record still wants it; a failure fails that render alone."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        stream: Stream,
+        renders: Renders,
+        expects: State,
+        work: Work,
+        lease_s: float,
+        max_attempts: int,
+    ) -> None:
+        self._stream = stream
+        self._renders = renders
+        self._expects = expects
+        self._work = work
+        self._lease_s = lease_s
+        self._max_attempts = max_attempts
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        looked_s = -self._lease_s
+        while not self._stop.is_set():
+            if monotonic() - looked_s > self._lease_s / 2:
+                looked_s = monotonic()
+                for entry in self._stream.take_over(self._lease_s, count=1):
+                    self._handle(entry, self._renders.claim(entry.render_id, self._max_attempts, self._expects))
+            entries = self._stream.pull(1)
+            for entry in entries:
+                self._handle(entry, self._renders.get(entry.render_id))
+            if not entries:
+                self._stream.wait(IDLE_WAIT_S)
+
+    def _handle(self, entry: Entry, record: Record | None) -> None:
+        if record is None or record.state is not self._expects:
+            self._stream.ack(entry)
+            return
+        try:
+            self._work(entry, record)
+        except Exception as error:  # this render fails, the stage goes on
+            log.exception("render %s failed in a stage after denoising", record.id)
+            body = {"code": getattr(error, "code", "failed"), "message": str(error) or type(error).__name__}
+            self._renders.finish(record.id, record.attempt, State.FAILED, error=body)
+            self._stream.ack(entry)

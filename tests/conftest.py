@@ -1,0 +1,136 @@
+"""Fixtures that several rooms share: the bundled model's folder and the whole app as a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+import redis
+
+from shared_cache.connect import connect
+from shared_cache.embedded import EmbeddedRedis
+
+if TYPE_CHECKING:
+    from benchmarks.bundle import Parts
+    from sampling.safety import ImageClassifier
+
+ROOT = Path(__file__).resolve().parent.parent
+BUNDLE = ROOT / "models" / "storybook" / "bundle"
+READY_TIMEOUT_S = 120
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class RunningApp:
+    """`firstlight serve` with its own data folder, as a person runs it."""
+
+    def __init__(self, data_dir: Path, **settings: str) -> None:
+        self.data_dir = data_dir
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, ready: bool = True) -> None:
+        env = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
+        env |= {"FIRSTLIGHT_PORT": str(self.port), "FIRSTLIGHT_DATA_DIR": str(self.data_dir), **self._settings}
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        with (self.data_dir / "app.log").open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "app.cli", "serve"], cwd=ROOT, env=env, stdout=output, stderr=output
+            )
+        self.wait_for("/readyz" if ready else "/healthz")
+
+    def wait_for(self, path: str, timeout_s: float = READY_TIMEOUT_S) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            assert self._process is not None and self._process.poll() is None, self.log()
+            try:
+                if httpx.get(self.url + path, timeout=5).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.1)
+        raise TimeoutError(f"{path} was not 200 after {timeout_s} s\n{self.log()}")
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        assert self._process is not None
+        self._process.send_signal(number)
+        code = self._process.wait(30)
+        self._process = None
+        return code
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def log(self) -> str:
+        return (self.data_dir / "app.log").read_text()[-4000:]
+
+
+@pytest.fixture(scope="session")
+def bundle() -> Path:
+    return BUNDLE
+
+
+@pytest.fixture(scope="session")
+def running_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningApp]:
+    """One app for all tests that only use it; tests that kill or restart make their own."""
+    app = RunningApp(tmp_path_factory.mktemp("app"))
+    app.start()
+    yield app
+    app.stop()
+
+
+@pytest.fixture(scope="session")
+def app_url(running_app: RunningApp) -> str:
+    return running_app.url
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = EmbeddedRedis(tmp_path_factory.mktemp("shared"))
+    yield server.start()
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def connected(redis_url: str) -> Iterator[redis.Redis]:
+    with connect(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def client(connected: redis.Redis) -> redis.Redis:
+    """A real server, emptied before each test."""
+    connected.flushall()
+    return connected
+
+
+@pytest.fixture(scope="session")
+def parts() -> Parts:
+    """The bundled model in this process, loaded once."""
+    from benchmarks.bundle import load_parts
+
+    return load_parts()
+
+
+@pytest.fixture(scope="session")
+def classifier() -> ImageClassifier:
+    from sampling.safety import ImageClassifier
+
+    return ImageClassifier(0.85)

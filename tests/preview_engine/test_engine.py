@@ -1,0 +1,151 @@
+"""The preview engine on the bundled model and a real server; a test turns the ticks itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from benchmarks.bundle import Parts
+from core.wire import unpack_frame
+from preview_engine.engine import PreviewEngine
+from preview_engine.outbox import Outbox
+from sampling.encode_stage import EncodeStage
+from sampling.picture import from_bytes
+from sampling.safety import ImageClassifier
+from shared_cache.lanes import Signal
+from shared_cache.mailbox import Mailbox, Replies
+from shared_cache.previews import Previews
+from tests.makers import a_request
+
+Frame = tuple[dict[str, Any], bytes]
+
+
+class Harness:
+    def __init__(self, client: redis.Redis, parts: Parts, classifier: ImageClassifier) -> None:
+        self.mailbox, self.replies, self.previews = Mailbox(client), Replies(client), Previews(client)
+        self.outbox = Outbox(decoder=parts.decoder, classifier=classifier, previews=self.previews, replies=self.replies)
+        self.outbox.start()
+        self.encode = EncodeStage(parts.encoder, Signal(client, "preview").notify)
+        self.loop = parts.preview
+        self.engine = PreviewEngine(
+            loop=parts.preview,
+            encode=self.encode,
+            mailbox=self.mailbox,
+            replies=self.replies,
+            outbox=self.outbox,
+            profile=parts.model.profile,
+            max_rows=8,
+        )
+
+    def tick_until_rows(self, count: int) -> None:
+        deadline_s = time.monotonic() + 60
+        while len(self.loop.rows) < count and time.monotonic() < deadline_s:
+            self.engine.tick()
+        assert len(self.loop.rows) == count
+
+    def frames(self, count: int) -> list[Frame]:
+        """Ticks until so many frames came back."""
+        found: list[Frame] = []
+        deadline_s = time.monotonic() + 60
+        while len(found) < count and time.monotonic() < deadline_s:
+            self.engine.tick()
+            frame = self.replies.pop("web", 0.005)
+            if frame is not None:
+                found.append(unpack_frame(frame))
+        return found
+
+    def close(self) -> None:
+        for row in self.loop.rows:
+            self.loop.leave(row.id)
+        self.encode.close()
+        self.outbox.close()
+
+
+@pytest.fixture
+def harness(client: redis.Redis, parts: Parts, classifier: ImageClassifier) -> Iterator[Harness]:
+    harness = Harness(client, parts, classifier)
+    yield harness
+    harness.close()
+
+
+def test_engine_answers_with_a_picture_and_keeps_it(harness: Harness) -> None:
+    harness.mailbox.post(a_request(seed=70000))
+    ((header, jpeg),) = harness.frames(1)
+    assert (header["rev"], header["seed"], header["steps"], header["format"]) == (1, 70000, 4, "jpeg")
+    assert from_bytes(jpeg).shape == (128, 128, 3)
+    stored = harness.previews.get(header["preview_id"])
+    assert stored is not None and stored.owner == "ann" and stored.jpeg == jpeg
+
+
+def test_engine_crops_to_the_asked_size(harness: Harness) -> None:
+    harness.mailbox.post(a_request(width=100, height=64))
+    ((header, jpeg),) = harness.frames(1)
+    assert (header["width"], header["height"]) == (100, 64)
+    assert from_bytes(jpeg).shape == (64, 100, 3)
+
+
+def test_engine_answers_only_the_newest_when_typing_is_fast(harness: Harness) -> None:
+    for rev in range(1, 6):
+        harness.mailbox.post(a_request(rev=rev, prompt="a cat"[:rev]))
+    ((header, _),) = harness.frames(1)
+    assert header["rev"] == 5
+    assert harness.engine.steps_run == 4 and harness.engine.steps_wasted == 0
+
+
+def test_engine_finishes_what_is_nearly_done_then_shows_the_newest(harness: Harness) -> None:
+    harness.mailbox.post(a_request(rev=1))
+    harness.tick_until_rows(1)
+    while harness.loop.rows[0].step_index < 3:
+        harness.engine.tick()
+    harness.engine._step_s = 0.05  # a slow machine would rightly drop it
+    harness.mailbox.post(a_request(rev=2, prompt="a dog"))
+    assert [header["rev"] for header, _ in harness.frames(2)] == [1, 2]
+
+
+def test_engine_drops_a_row_that_has_not_begun_when_a_newer_arrives(harness: Harness) -> None:
+    harness.mailbox.post(a_request(rev=1))
+    deadline_s = time.monotonic() + 60
+    while not harness.loop.rows and time.monotonic() < deadline_s:
+        harness.engine._drain()
+        harness.engine._admit()
+    harness.mailbox.post(a_request(rev=2, prompt="a dog"))
+    ((header, _),) = harness.frames(1)
+    assert header["rev"] == 2
+
+
+def test_engine_stops_within_a_step_when_the_session_closes(harness: Harness) -> None:
+    harness.mailbox.post(a_request())
+    harness.tick_until_rows(1)
+    harness.mailbox.close("s1")
+    assert harness.engine.tick() is False
+    assert harness.loop.rows == []
+
+
+def test_engine_batches_sessions_and_each_gets_its_own_picture(harness: Harness) -> None:
+    for i in range(4):
+        harness.mailbox.post(a_request(session=f"s{i}", seed=i))
+    frames = harness.frames(4)
+    assert {header["session"] for header, _ in frames} == {"s0", "s1", "s2", "s3"}
+    assert len({jpeg for _, jpeg in frames}) == 4
+
+
+def test_engine_withholds_what_the_classifier_refuses(client: redis.Redis, parts: Parts) -> None:
+    harness = Harness(client, parts, ImageClassifier(1e-9))
+    try:
+        harness.mailbox.post(a_request())
+        ((header, payload),) = harness.frames(1)
+    finally:
+        harness.close()
+    assert header["blocked"]["code"] == "withheld" and payload == b""
+    assert harness.previews.get(header["preview_id"]) is None
+
+
+def test_engine_fails_one_preview_alone(harness: Harness) -> None:
+    harness.mailbox.post(a_request(session="bad", prompt="(a:nan)"))
+    harness.mailbox.post(a_request(session="good"))
+    by_session = {header["session"]: header for header, _ in harness.frames(2)}
+    assert "error" in by_session["bad"] and "error" not in by_session["good"]
