@@ -1,0 +1,1 @@
+"""The gateway, the page, the HTTP and socket surface and the command line."""

@@ -1,0 +1,54 @@
+"""Asking the preview pool, and asking again when no answer comes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from core.errors import Unavailable
+from core.recipe import Recipe
+from core.wire import PreviewRequest
+from shared_cache.mailbox import Mailbox
+
+REPOSTS = 3
+ANSWER_TIMEOUT_S = 10.0
+
+Argument = TypeVar("Argument")
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Posts requests of one session. Units: timeout_s is the wait before a request is posted again.
+
+    What is posted and closed happens in that order, also when who waits for it is cancelled.
+    """
+
+    mailbox: Mailbox
+    session: str
+    owner: str
+    reply_to: str
+    timeout_s: float = ANSWER_TIMEOUT_S
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def request(self, rev: int, recipe: Recipe) -> PreviewRequest:
+        preview_id = uuid.uuid4().hex
+        return PreviewRequest(self.session, self.owner, rev, preview_id, self.reply_to, time.time(), recipe)
+
+    async def post(self, request: PreviewRequest) -> None:
+        await asyncio.shield(self._in_turn(self.mailbox.post, replace(request, sent_s=time.time())))
+
+    async def close(self) -> None:
+        """Drops what waits and stops what runs for the session."""
+        await asyncio.shield(self._in_turn(self.mailbox.close, self.session))
+
+    async def _in_turn(self, call: Callable[[Argument], None], argument: Argument) -> None:
+        async with self.turn:
+            await asyncio.to_thread(call, argument)
+
+
+def no_answer() -> Unavailable:
+    return Unavailable("no preview worker answered; it may still be starting, try again in a few seconds")

@@ -1,0 +1,166 @@
+"""The command `firstlight`."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from app.output import print_json, tells
+from app.roles import ROLES
+from app.verbs import preview, render
+from core.errors import StartupError
+from core.settings import Settings, load_settings
+
+app = typer.Typer(
+    name="firstlight",
+    help="Type, see the picture form as you type, accept, and get that same picture in full.",
+    epilog="Begin with: firstlight serve. Or at once: firstlight render 'a cat on the beach' -o cat.png",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Hidden = Annotated[bool, typer.Option(hidden=True)]
+
+
+@app.command()
+@tells
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on (FIRSTLIGHT_HOST, 127.0.0.1)")] = None,
+    port: Annotated[int | None, typer.Option(help="Port, 0 for a free one (FIRSTLIGHT_PORT, 7860)")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Pictures, queue (FIRSTLIGHT_DATA_DIR, .firstlight)")] = None,
+    model_dir: Annotated[Path | None, typer.Option(help="Model folder (FIRSTLIGHT_MODEL_DIR, bundled)")] = None,
+    roles: Annotated[str | None, typer.Option(help="Roles of the worker it starts; '' starts none")] = None,
+    as_json: AsJson = False,
+    temporary: Hidden = False,
+    exit_with_parent: Hidden = False,
+) -> None:
+    """Run the page, the API and a worker, in the foreground, until Ctrl+C."""
+    from app.serve import serve as run
+
+    _prepare(exit_with_parent)
+    asked = {"host": host, "port": port, "data_dir": data_dir, "model_dir": model_dir, "roles": roles}
+    settings = load_settings(**{name: value for name, value in asked.items() if value is not None})
+
+    def say(what: str, facts: dict[str, Any]) -> None:
+        if as_json:
+            if what == "open":
+                print_json(facts)
+        else:
+            typer.echo(_sentence(what, facts))
+
+    run(settings, say, announce=not temporary)
+
+
+def _sentence(what: str, facts: dict[str, Any]) -> str:
+    if what == "open":
+        return f"Firstlight is at {facts['url']}\nthe model is loading; Ctrl+C stops everything"
+    if what == "ready":
+        return f"ready after {facts['seconds']} s"
+    return "stopped"
+
+
+app.command("preview")(preview)
+app.command("render")(render)
+
+
+@app.command()
+@tells
+def styles(as_json: AsJson = False) -> None:
+    """List the styles that --style takes."""
+    found = _known_styles(load_settings())
+    if as_json:
+        return print_json({"styles": found})
+    table = Table("style", "weight", "words", "what it does", "licence", box=None)
+    for style in found:
+        words = ", ".join(style["trigger_words"])
+        table.add_row(style["id"], f"{style['weight']:g}", words, style["description"], style["licence"])
+    Console().print(table)
+
+
+@app.command()
+@tells
+def models(as_json: AsJson = False) -> None:
+    """Show the model behind previews and renders, its sizes and limits."""
+    found = _known_models(load_settings())
+    if as_json:
+        return print_json(found)
+    table = Table("pool", "model", "licence", "sizes", "steps", "guidance", "sampler", box=None)
+    for pool, facts in found.items():
+        sizes = ", ".join(f"{width}x{height}" for width, height in facts["buckets"])
+        chosen, limits = facts["defaults"], facts["limits"]
+        steps = f"{chosen['steps']} (1…{limits['steps'][1]})"
+        model, guidance = f"{facts['id']} {facts['version']}", f"{chosen['guidance_scale']:g}"
+        table.add_row(pool, model, facts["licence"], sizes, steps, guidance, chosen["sampler"])
+    Console().print(table)
+
+
+@app.command()
+@tells
+def worker(
+    roles: Annotated[str | None, typer.Option(help="Comma list of preview, final, decode, finish")] = None,
+    exit_with_parent: Hidden = False,
+) -> None:
+    """Run a worker of one or more roles; it finds its work in Redis."""
+    from app.embedded_queue import queue_of
+    from sampling.profile import load_profile
+
+    _prepare(exit_with_parent)
+    settings = load_settings()
+    wanted = [role.strip() for role in (roles or settings.roles).split(",") if role.strip()]
+    unknown = [role for role in wanted if role not in ROLES]
+    if unknown or not wanted:
+        raise StartupError(f"unknown role {', '.join(unknown) or '(none given)'}", f"use some of {', '.join(ROLES)}")
+    load_profile(settings.model_dir)  # the cheap check first: importing torch takes seconds
+    with queue_of(settings) as connected:
+        from app.worker import run_worker
+
+        assert connected.redis_url is not None
+        run_worker(wanted, connected, connected.redis_url)
+
+
+def _known_styles(settings: Settings) -> list[dict[str, Any]]:
+    """From the server that runs, else from the model folder."""
+    from app.temporary import running
+
+    if (client := running(settings)) is not None:
+        return client.styles()
+    from app.meta import describe_styles
+    from styles.catalogue import load_catalogue
+
+    return describe_styles(load_catalogue(settings.model_dir))
+
+
+def _known_models(settings: Settings) -> dict[str, Any]:
+    from app.temporary import running
+
+    if (client := running(settings)) is not None:
+        return client.models()
+    from app.meta import describe_models
+    from sampling.profile import load_profile
+
+    return describe_models(load_profile(settings.model_dir))
+
+
+def _prepare(exit_with_parent: bool) -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for noisy in ("httpx", "httpcore", "gradio", "matplotlib"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    if exit_with_parent:
+        from app.parents import exit_with_parent as watch
+
+        watch()
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

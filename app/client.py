@@ -1,0 +1,113 @@
+"""A client of the HTTP API for the command line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+
+from core.errors import FirstlightError, Unavailable
+from core.render import TERMINAL, State
+
+LOOK_AGAIN_S = 0.25
+TIMEOUT_S = httpx.Timeout(60.0, connect=5.0)
+_TERMINAL = frozenset(state.value for state in TERMINAL)
+
+
+class Refused(FirstlightError):
+    """The server said no; code, message and field are its own."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(str(error.get("message", "the server gave no reason")), field=error.get("field"))
+        self.code = str(error.get("code", "error"))
+
+
+class Client:
+    """Speaks to one server. Raises: Refused, Unavailable."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/") + "/"
+        local = urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
+        self._http = httpx.Client(base_url=self.url, timeout=TIMEOUT_S, trust_env=not local)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def alive(self) -> bool:
+        try:
+            return self._http.get("healthz", timeout=2.0).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def ready(self) -> bool:
+        try:
+            return self._http.get("readyz", timeout=5.0).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def preview(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return self._ask("POST", "api/v1/previews", fields)
+
+    def render(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return self._ask("POST", "api/v1/renders", fields)
+
+    def look(self, render_id: str) -> dict[str, Any]:
+        return self._ask("GET", f"api/v1/renders/{render_id}")
+
+    def cancel(self, render_id: str) -> dict[str, Any]:
+        return self._ask("DELETE", f"api/v1/renders/{render_id}")
+
+    def styles(self) -> list[dict[str, Any]]:
+        return list(self._ask("GET", "api/v1/styles")["styles"])
+
+    def models(self) -> dict[str, Any]:
+        return self._ask("GET", "api/v1/models")
+
+    def follow(self, render_id: str) -> Iterator[dict[str, Any]]:
+        """The record, again and again, until the render has ended."""
+        while True:
+            record = self.look(render_id)
+            yield record
+            if record["state"] in _TERMINAL:
+                return
+            time.sleep(LOOK_AGAIN_S)
+
+    def picture(self, url: str) -> bytes:
+        """Bytes of a picture; url as the record names it."""
+        try:
+            answer = self._http.get(urljoin(self.url, url))
+        except httpx.HTTPError as error:
+            raise self._away(error) from None
+        if answer.is_error:
+            raise Refused(_error_of(answer))
+        return answer.content
+
+    def _ask(self, method: str, path: str, fields: dict[str, Any] | None = None) -> dict[str, Any]:
+        try:
+            answer = self._http.request(method, path, json=fields)
+        except httpx.HTTPError as error:
+            raise self._away(error) from None
+        if answer.is_error:
+            raise Refused(_error_of(answer))
+        return dict(answer.json())
+
+    def _away(self, error: httpx.HTTPError) -> Unavailable:
+        return Unavailable(f"no answer from {self.url}: {error}")
+
+
+def _error_of(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        error = answer.json()["error"]
+    except (ValueError, KeyError, TypeError):
+        error = None
+    return error if isinstance(error, dict) else {"message": f"the server answered {answer.status_code}"}
+
+
+def failure_of(record: dict[str, Any]) -> Refused | None:
+    """Why a render that has ended has no picture."""
+    if record["state"] == State.DONE.value:
+        return None
+    return Refused(record["error"] or {"code": record["state"], "message": f"the render was {record['state']}"})

@@ -1,0 +1,102 @@
+"""Everything a web process holds; made once, passed to every route."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import redis
+from starlette.requests import HTTPConnection
+
+from app.asking import ANSWER_TIMEOUT_S
+from app.pulses import Pulses
+from app.recipes import Recipes
+from app.router import Router
+from core.errors import StartupError
+from core.profile import ModelProfile
+from core.settings import Settings
+from final_engine.admission import Admission
+from sampling.profile import load_profile
+from shared_cache.connect import connect
+from shared_cache.costs import Costs
+from shared_cache.events import Events
+from shared_cache.mailbox import Mailbox, Replies
+from shared_cache.objects import DiskObjects, load_secret
+from shared_cache.previews import Previews, kept_previews
+from shared_cache.registry import Registry
+from shared_cache.renders import Renders
+from styles.catalogue import Catalogue, load_catalogue
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Units: answer_timeout_s is the wait for a preview before it is asked for again."""
+
+    settings: Settings
+    redis: redis.Redis
+    profile: ModelProfile
+    catalogue: Catalogue
+    recipes: Recipes
+    mailbox: Mailbox
+    router: Router
+    renders: Renders
+    kept: Previews
+    events: Events
+    pulses: Pulses
+    objects: DiskObjects
+    registry: Registry
+    admission: Admission
+    answer_timeout_s: float = ANSWER_TIMEOUT_S
+
+
+def open_context(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> Context:
+    """Raises: StartupError when the model folder is broken or the queue cannot be reached."""
+    if settings.redis_url is None:
+        raise StartupError("no queue: REDIS_URL is not set", "start the app with `firstlight serve`, which brings one")
+    profile = load_profile(settings.model_dir)
+    catalogue = load_catalogue(settings.model_dir)
+    client = connect(settings.redis_url)
+    renders, kept = Renders(client), kept_previews(client)
+    return Context(
+        settings=settings,
+        redis=client,
+        profile=profile,
+        catalogue=catalogue,
+        recipes=Recipes(profile, catalogue),
+        mailbox=Mailbox(client),
+        router=Router(Replies(client)),
+        renders=renders,
+        kept=kept,
+        events=Events(client),
+        pulses=Pulses(),
+        objects=DiskObjects(settings.data_dir / "objects", load_secret(settings.data_dir), settings.public_url),
+        registry=Registry(client),
+        admission=_admission(settings, client, renders, kept, profile, catalogue),
+        answer_timeout_s=answer_timeout_s,
+    )
+
+
+def _admission(
+    settings: Settings,
+    client: redis.Redis,
+    renders: Renders,
+    kept: Previews,
+    profile: ModelProfile,
+    catalogue: Catalogue,
+) -> Admission:
+    return Admission(
+        renders=renders,
+        previews=Previews(client),
+        kept=kept,
+        costs=Costs(client, profile.version),
+        profile=profile,
+        style_ids=catalogue.ids(),
+        capacity=settings.lane_capacity,
+        max_rows=settings.max_final_rows,
+    )
+
+
+def context_of(connection: HTTPConnection) -> Context:
+    """The context of the process that answers this request."""
+    context = connection.app.state.context
+    assert isinstance(context, Context)
+    return context

@@ -1,0 +1,97 @@
+"""Failures as HTTP answers: one JSON shape for all of them."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from redis.exceptions import RedisError
+from starlette.exceptions import HTTPException
+
+from app.bodies import MAX_BODY_BYTES, explain, printable
+from core.errors import (
+    BlockedPrompt,
+    Conflict,
+    FirstlightError,
+    InvalidInput,
+    NotFound,
+    Overloaded,
+    Unavailable,
+)
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 5
+STATUS: dict[type[FirstlightError], int] = {
+    InvalidInput: 422,
+    BlockedPrompt: 422,
+    NotFound: 404,
+    Conflict: 409,
+    Overloaded: 503,
+    Unavailable: 503,
+}
+_HTTP_WORDS = {
+    400: ("invalid", "the request could not be read"),
+    404: ("not_found", "there is nothing at this address"),
+    405: ("method_not_allowed", "this address does not take that method"),
+    413: ("too_large", f"a request body may have at most {MAX_BODY_BYTES} bytes"),
+}
+
+
+def error_body(error: FirstlightError) -> dict[str, object]:
+    """What stands under "error"; safe to encode as UTF-8 whatever the text came from."""
+    return {k: printable(v, 2000) if isinstance(v, str) else v for k, v in error.as_dict().items()}
+
+
+def answer(error: FirstlightError) -> JSONResponse:
+    status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 500)
+    headers = {}
+    if isinstance(error, Overloaded):
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    elif status == 503:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    return JSONResponse({"error": error_body(error)}, status, headers)
+
+
+def http_answer(status: int, detail: str = "", headers: Mapping[str, str] | None = None) -> JSONResponse:
+    code, message = _HTTP_WORDS.get(status, ("http", printable(detail)))
+    return JSONResponse({"error": {"code": code, "message": message}}, status, headers)
+
+
+def install(app: FastAPI) -> None:
+    """Every failure of our own routes becomes {"error": {code, message, field?}}."""
+    app.add_exception_handler(FirstlightError, _on_ours)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(RedisError, _on_redis)
+    app.add_exception_handler(Exception, _on_bug)
+
+
+async def _on_ours(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, FirstlightError)
+    return answer(error)
+
+
+async def _on_invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return answer(explain(error.errors()))
+
+
+async def _on_http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return http_answer(error.status_code, str(error.detail), error.headers)
+
+
+async def _on_redis(request: Request, error: Exception) -> JSONResponse:
+    log.error("queue not reachable: %s", error)
+    return answer(Unavailable("the queue cannot be reached; try again in a few seconds"))
+
+
+async def _on_bug(request: Request, error: Exception) -> JSONResponse:
+    log.error("unexpected failure in %s %s", request.method, request.url.path, exc_info=error)
+    message = "something went wrong on our side; the log has the details"
+    return JSONResponse({"error": {"code": "internal", "message": message}}, 500)

@@ -1,0 +1,185 @@
+"""The live socket: what stands in the box comes in, pictures of it go out, never an older one after a newer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from typing import Any
+
+from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+from redis.exceptions import RedisError
+
+from app.asking import REPOSTS, Asker, no_answer
+from app.bodies import MAX_BODY_BYTES, LiveBody, parse_body, parse_json
+from app.context import Context, context_of
+from app.errors import error_body
+from app.owners import owner_of
+from app.recipes import random_seed
+from core.errors import BlockedPrompt, FirstlightError, InvalidInput, Unavailable
+from core.wire import PreviewRequest, pack_frame
+
+log = logging.getLogger(__name__)
+router = APIRouter()
+
+MAX_REV = 2**53 - 1
+
+
+@router.websocket("/api/v1/live")
+async def live(socket: WebSocket) -> None:
+    """One session a connection."""
+    context = context_of(socket)
+    await socket.accept()
+    session = LiveSession(context, socket, owner_of(socket))
+    await session.run()
+
+
+class LiveSession:
+    """State of one connection; all of it lives on the event loop.
+
+    waiting is the newest request until it is answered; nothing of a rev below settled is sent any more.
+    """
+
+    def __init__(self, context: Context, socket: WebSocket, owner: str) -> None:
+        name = uuid.uuid4().hex
+        self._context = context
+        self._socket = socket
+        self._asker = Asker(context.mailbox, name, owner, context.router.reply_to, context.answer_timeout_s)
+        self._seed = random_seed(context.profile.limits)
+        self._newest = self._settled = -1  # below every rev
+        self._waiting: PreviewRequest | None = None
+        self._tries = 0
+        self._asked_s = 0.0
+        self._frame: tuple[dict[str, Any], bytes] | None = None
+        self._arrived = asyncio.Event()
+        self._sending = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Until the client leaves or the connection breaks."""
+        self._context.router.listen(self._asker.session, self._deliver)
+        tasks = [asyncio.create_task(job()) for job in (self._read, self._write, self._insist)]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._context.router.forget(self._asker.session)
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            await self._leave()
+        for error in results:
+            if isinstance(error, Exception) and not isinstance(error, (WebSocketDisconnect, RuntimeError)):
+                log.error("live session %s ended", self._asker.session, exc_info=error)
+
+    async def _leave(self) -> None:
+        try:
+            await self._asker.close()
+        except RedisError as error:
+            log.warning("session %s not closed: %s", self._asker.session, error)
+
+    async def _read(self) -> None:
+        while True:
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            await self._heard(message.get("text"))
+
+    async def _heard(self, text: str | None) -> None:
+        """One text of the client becomes a posted request or an error."""
+        rev: int | None = None
+        try:
+            fields = _fields_of(text)
+            rev = self._newer_rev(fields)
+            body = parse_body(LiveBody, fields)
+            await self._ask(self._asker.request(body.rev, self._context.recipes.for_preview(body, self._seed)))
+        except FirstlightError as error:
+            await self._refuse(rev, error)
+        except RedisError as error:
+            log.warning("session %s could not post: %s", self._asker.session, error)
+            await self._refuse(rev, Unavailable("the queue cannot be reached; type on in a few seconds"))
+
+    def _newer_rev(self, fields: dict[str, Any]) -> int | None:
+        """The rev if it is a number; from here on it is the newest.
+
+        Raises: InvalidInput for one that does not grow.
+        """
+        rev = fields.get("rev")
+        if type(rev) is not int:
+            return None  # parse_body says what is wrong with it
+        if not self._newest < rev <= MAX_REV:
+            raise InvalidInput("rev", f"must grow with every text; {self._newest + 1}…{MAX_REV} is free")
+        self._newest = rev
+        return rev
+
+    async def _ask(self, request: PreviewRequest) -> None:
+        self._waiting, self._tries, self._asked_s = request, 0, time.monotonic()
+        await self._asker.post(request)
+
+    async def _refuse(self, rev: int | None, error: FirstlightError) -> None:
+        if rev is not None:
+            self._waiting = None
+            self._settled = max(self._settled, rev)
+        word = "blocked" if isinstance(error, BlockedPrompt) else "error"
+        await self._send_json({"rev": rev, word: error_body(error)})
+
+    def _deliver(self, header: dict[str, Any], payload: bytes) -> None:
+        """A frame of the preview pool: kept if no newer rev was answered, in place of one not sent yet."""
+        rev = header["rev"]
+        if rev < self._settled:
+            return
+        self._settled = rev
+        if self._waiting is not None and rev >= self._waiting.rev:
+            self._waiting = None
+        self._frame = (header, payload)
+        self._arrived.set()
+
+    async def _write(self) -> None:
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            async with self._sending:
+                frame, self._frame = self._frame, None
+                if frame is not None and frame[0]["rev"] >= self._settled:
+                    await self._send_frame(*frame)
+
+    async def _send_frame(self, header: dict[str, Any], payload: bytes) -> None:
+        if payload:
+            await self._socket.send_bytes(pack_frame(header, payload))
+        else:
+            await self._socket.send_json(header)
+
+    async def _send_json(self, fields: dict[str, Any]) -> None:
+        async with self._sending:
+            await self._socket.send_json(fields)
+
+    async def _insist(self) -> None:
+        """Posts the newest request again while nobody answers, and gives up after REPOSTS times."""
+        timeout_s = self._asker.timeout_s
+        while True:
+            await asyncio.sleep(timeout_s / 10)
+            late = self._waiting
+            if late is None or time.monotonic() - self._asked_s < timeout_s:
+                continue
+            if self._tries == REPOSTS:
+                await self._refuse(late.rev, no_answer())
+            else:
+                self._tries += 1
+                self._asked_s = time.monotonic()
+                await self._post_again(late)
+
+    async def _post_again(self, request: PreviewRequest) -> None:
+        try:
+            await self._asker.post(request)
+        except RedisError as error:
+            log.warning("session %s could not post again: %s", self._asker.session, error)
+
+
+def _fields_of(text: str | None) -> dict[str, Any]:
+    if text is None:
+        raise InvalidInput("body", "must be text, not bytes")
+    if len(text) > MAX_BODY_BYTES:
+        raise InvalidInput("body", f"has {len(text)} characters, at most {MAX_BODY_BYTES} are read")
+    fields = parse_json(text)
+    if not isinstance(fields, dict):
+        raise InvalidInput("body", "must be a JSON object")
+    return fields

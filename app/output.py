@@ -1,0 +1,83 @@
+"""What the command line says: results to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import typer
+from rich.console import Console
+
+from core.errors import FirstlightError, InvalidInput, StartupError
+
+Parameters = ParamSpec("Parameters")
+FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+FAILED, NOT_STARTED, INTERRUPTED = 1, 2, 130
+
+errors_to = Console(stderr=True, highlight=False)
+
+
+def tells(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
+    """A failure becomes its sentence on standard error and an exit code, with --json also {"error": …}."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except FirstlightError as error:
+            if kwargs.get("as_json"):
+                print_json({"error": error.as_dict()})
+            errors_to.print(f"firstlight: {error.message}", style="red", markup=False, soft_wrap=True)
+            raise typer.Exit(NOT_STARTED if isinstance(error, StartupError) else FAILED) from None
+        except KeyboardInterrupt:
+            errors_to.print("stopped", style="yellow")
+            raise typer.Exit(INTERRUPTED) from None
+
+    return wrapped
+
+
+def print_json(fields: Any) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+@contextmanager
+def spinner(text: str) -> Iterator[Callable[[str], None]]:
+    """A line that moves while something takes time; call what it yields to change the words."""
+    with errors_to.status(text) as status:
+        yield status.update
+
+
+def check_output(path: Path | None) -> None:
+    """Raises: InvalidInput before any work is done for a file that cannot be written."""
+    if path is None:
+        return
+    if path.suffix.lower() not in FORMATS:
+        raise InvalidInput("--output", f"must end in {', '.join(FORMATS)}")
+    if not path.resolve().parent.is_dir():
+        raise InvalidInput("--output", f"the folder {path.parent} does not exist")
+
+
+def write_picture(path: Path, picture: bytes) -> None:
+    """The bytes as they came when path names their format, else converted."""
+    from PIL import Image
+
+    wanted = FORMATS[path.suffix.lower()]
+    with Image.open(io.BytesIO(picture)) as image:
+        if image.format == wanted:
+            path.write_bytes(picture)
+        else:
+            image.convert("RGB").save(path, wanted)
+
+
+def numbered(path: Path, count: int) -> list[Path]:
+    """picture.png, or picture-1.png, picture-2.png … for several."""
+    if count == 1:
+        return [path]
+    return [path.with_stem(f"{path.stem}-{index + 1}") for index in range(count)]

@@ -1,0 +1,23 @@
+"""What routes ask FastAPI for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends
+from starlette.requests import HTTPConnection
+
+from app.context import Context, context_of
+from app.owners import owner_of
+
+
+async def _context(connection: HTTPConnection) -> Context:
+    return context_of(connection)  # async, so that it costs no thread
+
+
+async def _owner(connection: HTTPConnection) -> str:
+    return owner_of(connection)
+
+
+Here = Annotated[Context, Depends(_context)]
+Owner = Annotated[str, Depends(_owner)]

@@ -1,0 +1,221 @@
+"""A worker process: builds the parts its roles need and runs them until told to stop.
+
+The web process never imports this module: what it builds brings torch with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Collection
+from contextlib import ExitStack
+from time import perf_counter
+from typing import Any
+
+import redis
+
+from core.render import State
+from core.settings import Settings
+from final_engine.decode_stage import DecodeWork
+from final_engine.engine import FinalEngine
+from final_engine.finish_stage import FinishWork
+from final_engine.glimpse import Glimpses
+from final_engine.stage import Stage
+from preview_engine.engine import PreviewEngine
+from preview_engine.outbox import Outbox
+from sampling.adapters import Adapters
+from sampling.decode import Decoder
+from sampling.denoiser import Denoiser
+from sampling.device_loop import DeviceLoop, Engine
+from sampling.encode_stage import EncodeStage
+from sampling.encoder import Encoder
+from sampling.loop import StepLoop
+from sampling.model import Model, load_model
+from sampling.safety import ImageClassifier
+from sampling.threads import use_threads
+from sampling.warmup import warm
+from shared_cache.connect import connect
+from shared_cache.costs import Costs
+from shared_cache.embeddings import ByteLRU
+from shared_cache.events import Events
+from shared_cache.lanes import Lanes, Signal, Stream
+from shared_cache.latents import Latents
+from shared_cache.mailbox import Mailbox, Replies
+from shared_cache.objects import DiskObjects, load_secret
+from shared_cache.previews import Previews, kept_previews
+from shared_cache.registry import Registry
+from shared_cache.renders import Renders
+from styles.catalogue import Catalogue, load_catalogue
+
+log = logging.getLogger(__name__)
+ROLES = ("preview", "final", "decode", "finish")
+ANNOUNCE_S = 3.0
+TORCH_ROLES = frozenset({"preview", "final", "decode"})
+
+
+def run_worker(roles: Collection[str], settings: Settings, redis_url: str) -> None:
+    """Blocks until SIGTERM or SIGINT.
+
+    Raises: StartupError when the model folder or Redis cannot be used.
+    """
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    started_s = perf_counter()
+    client = connect(redis_url)
+    with Worker(roles, settings, client) as worker:
+        log.info("ready for %s after %.1f s", ", ".join(worker.roles), perf_counter() - started_s)
+        worker.run(stop)
+
+
+class Worker:
+    """The parts of one process. Everything that was started is stopped on exit, in reverse order."""
+
+    def __init__(self, roles: Collection[str], settings: Settings, client: redis.Redis) -> None:
+        self.roles = [role for role in ROLES if role in roles]
+        self.id = f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._settings = settings
+        self._redis = client
+        self._registry = Registry(client)
+        self._classifier = ImageClassifier(settings.nsfw_threshold)
+        self._renders = Renders(client)
+        self._latents = Latents(client)
+        self._signal = Signal(client, *(role for role in ("preview", "final") if role in roles))
+        self._previews: PreviewEngine | None = None
+        self._engines: list[Engine] = []
+        self._parts = ExitStack()
+        self._model: Model | None = None
+
+    def __enter__(self) -> Worker:
+        if TORCH_ROLES & set(self.roles):
+            use_threads(self._settings.torch_threads)
+            self._model = load_model(self._settings.model_dir, roles=self.roles)
+            self._start_torch_roles(self._model)
+        if "finish" in self.roles:
+            self._start_finish()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._registry.withdraw(self.id)
+        self._parts.close()
+
+    def run(self, stop: threading.Event) -> None:
+        announcer = threading.Thread(target=self._announce, args=(stop,), name="announce", daemon=True)
+        announcer.start()
+        if self._engines:
+            DeviceLoop(self._engines, self._signal.wait, perf_counter).run(stop)
+        stop.wait()
+        announcer.join()
+
+    def _announce(self, stop: threading.Event) -> None:
+        """Tells the registry every few seconds that this worker is warm; it forgets a worker that falls silent."""
+        body: dict[str, Any] = {"roles": self.roles, "ready": True, "pid": os.getpid()}
+        if self._model is not None:
+            body |= {
+                "model": self._model.profile.id,
+                "version": self._model.profile.version,
+                "device": str(self._model.device),
+            }
+        while True:
+            if self._previews is not None:
+                body |= {"preview_steps": self._previews.steps_run, "preview_steps_wasted": self._previews.steps_wasted}
+            try:
+                self._registry.announce(self.id, body)
+                self._renders.repair()
+            except redis.RedisError as error:
+                log.warning("could not announce this worker: %s", error)
+            if stop.wait(ANNOUNCE_S):
+                return
+
+    def _start_torch_roles(self, model: Model) -> None:
+        cache: ByteLRU[Any] = ByteLRU(self._settings.embedding_cache_mb * 2**20)
+        encoder = Encoder(model, cache)
+        decoder = Decoder(model)
+        catalogue = load_catalogue(self._settings.model_dir)
+        if "preview" in self.roles:
+            self._previews = self._preview_engine(model, encoder, decoder, catalogue)
+            self._engines.append(self._previews)
+        if "final" in self.roles:
+            self._engines.append(self._final_engine(model, encoder, decoder, catalogue))
+        if "decode" in self.roles:
+            work = DecodeWork(decoder=decoder, renders=self._renders, latents=self._latents)
+            self._start_stage("decode", State.DECODING, work)
+
+    def _preview_engine(self, model: Model, encoder: Encoder, decoder: Decoder, catalogue: Catalogue) -> PreviewEngine:
+        rows = self._settings.max_preview_rows
+        adapters = Adapters(model.unet("preview"), catalogue.paths())
+        loop = StepLoop(Denoiser(model, "preview"), adapters, rows, perf_counter)
+        warm(loop, encoder, decoder, model.profile, model.profile.preview)
+        replies = Replies(self._redis)
+        outbox = Outbox(decoder=decoder, classifier=self._classifier, previews=Previews(self._redis), replies=replies)
+        encode = EncodeStage(encoder, self._signal.notify)
+        self._start(outbox)
+        self._parts.callback(encode.close)
+        return PreviewEngine(
+            loop=loop,
+            encode=encode,
+            mailbox=Mailbox(self._redis),
+            replies=replies,
+            outbox=outbox,
+            profile=model.profile,
+            max_rows=rows,
+        )
+
+    def _final_engine(self, model: Model, encoder: Encoder, decoder: Decoder, catalogue: Catalogue) -> FinalEngine:
+        settings, profile = self._settings, model.profile
+        adapters = Adapters(model.unet("final"), catalogue.paths())
+        loop = StepLoop(Denoiser(model, "final"), adapters, settings.max_final_rows, perf_counter)
+        warm(loop, encoder, decoder, profile, profile.final)
+        glimpses = Glimpses(decoder=decoder, classifier=self._classifier, events=Events(self._redis))
+        encode = EncodeStage(encoder, self._signal.notify)
+        self._start(glimpses)
+        self._parts.callback(encode.close)
+        lanes = Lanes(self._redis, [str(bucket) for bucket in profile.buckets], self.id)
+        return FinalEngine(
+            loop=loop,
+            encode=encode,
+            lanes=lanes,
+            renders=self._renders,
+            kept=kept_previews(self._redis),
+            costs=Costs(self._redis, profile.version),
+            glimpses=glimpses,
+            latent_scale=model.vae_scale,
+            max_rows=settings.max_final_rows,
+            lease_s=settings.lease_s,
+            max_attempts=settings.max_attempts,
+        )
+
+    def _start_finish(self) -> None:
+        work = FinishWork(
+            classifier=self._classifier,
+            renders=self._renders,
+            latents=self._latents,
+            kept=kept_previews(self._redis),
+            objects=self._objects(),
+        )
+        self._start_stage("finish", State.CHECKING, work)
+
+    def _objects(self) -> DiskObjects:
+        settings = self._settings
+        return DiskObjects(settings.data_dir / "objects", load_secret(settings.data_dir), settings.public_url)
+
+    def _start_stage(self, name: str, expects: State, work: Any) -> None:
+        stream = Stream(self._redis, name, name, self.id)
+        self._start(
+            Stage(
+                name=name,
+                stream=stream,
+                renders=self._renders,
+                expects=expects,
+                work=work,
+                lease_s=self._settings.lease_s,
+                max_attempts=self._settings.max_attempts,
+            )
+        )
+
+    def _start(self, part: Outbox | Glimpses | Stage) -> None:
+        part.start()
+        self._parts.callback(part.close)

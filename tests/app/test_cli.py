@@ -1,0 +1,230 @@
+"""The command line: help, JSON, exit codes, and starting up badly."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from app.address import announced, announced_url
+from app.cli import app
+from app.output import numbered, write_picture
+from app.verbs import parse_styles
+from core.errors import InvalidInput
+from core.render import State
+from tests.app.conftest import Web
+from tests.conftest import ROOT, free_port
+
+run = CliRunner().invoke
+
+
+def png(width: int = 8) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (width, 8), "red").save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def here(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, with FIRSTLIGHT_URL at the test server, whose roles are all warm."""
+    monkeypatch.setenv("FIRSTLIGHT_URL", web.url)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def warm(web: Web) -> Iterator[None]:
+    web.context.registry.announce("warm", {"roles": ["preview", "final", "decode", "finish"], "ready": True}, 60)
+    yield
+    web.context.registry.withdraw("warm")
+
+
+def firstlight(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "app.cli", *arguments]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("FIRSTLIGHT_")}
+    return subprocess.run(command, cwd=ROOT, env={**clean, **env}, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("verb", ["", "serve", "worker", "preview", "render", "styles", "models"])
+def test_help_reads_without_markup_or_missing_words(verb: str) -> None:
+    told = run(app, [*filter(None, [verb]), "--help"])
+    assert told.exit_code == 0
+    assert "--exit-with-parent" not in told.output
+    if not verb:
+        for word in ("serve", "worker", "preview", "render", "styles", "models"):
+            assert word in told.output
+
+
+@pytest.mark.parametrize(("verb", "key"), [("styles", "styles"), ("models", "final")])
+def test_lists_are_one_json_object_with_and_without_a_server(
+    here: Path, monkeypatch: pytest.MonkeyPatch, verb: str, key: str
+) -> None:
+    served = run(app, [verb, "--json"])
+    monkeypatch.delenv("FIRSTLIGHT_URL")
+    alone = run(app, [verb, "--json"])
+    assert json.loads(served.stdout) == json.loads(alone.stdout)
+    assert key in json.loads(alone.stdout)
+    assert run(app, [verb]).exit_code == 0
+
+
+def test_preview_writes_the_picture(web: Web, here: Path, warm: None) -> None:
+    threading.Thread(target=lambda: web.pool.answer(web.pool.take(), png())).start()
+    done = run(app, ["preview", "a cat", "-o", "p.png", "--seed", "7", "--style", "ink:0.5", "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert (told["seed"], told["file"]) == (7, "p.png") and "image_b64" not in told
+    assert (here / "p.png").read_bytes() == png()
+
+
+def finish_next(web: Web, state: State, **fields: Any) -> None:
+    """Plays the final pool for the newest render that is not finished."""
+    while not (found := web.context.renders.history("local", 1)) or found[0].state is not State.QUEUED:
+        pass
+    record = web.context.renders.claim(found[0].id, 3)
+    assert record is not None
+    images = []
+    if state is State.DONE:
+        for index in range(record.n):
+            key = f"renders/{record.id}/{index}.png"
+            web.context.objects.put(key, png(), "image/png")
+            images.append({"key": key, "sha256": "0", "seed": record.recipe.seed + index, "width": 8, "height": 8})
+    web.context.renders.finish(record.id, record.attempt, state, images=images, **fields)
+
+
+def test_render_writes_every_picture(web: Web, here: Path, warm: None) -> None:
+    for old in web.context.renders.unfinished():
+        web.context.renders.cancel(old.id)
+    threading.Thread(target=finish_next, args=(web, State.DONE)).start()
+    done = run(app, ["render", "a cat", "--seed", "7", "-n", "2", "-o", "r.png", "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["state"] == "done" and told["files"] == ["r-1.png", "r-2.png"]
+    assert (here / "r-2.png").read_bytes() == png()
+
+
+def test_render_that_ends_badly_is_told_and_exits_1(web: Web, here: Path, warm: None) -> None:
+    for old in web.context.renders.unfinished():
+        web.context.renders.cancel(old.id)
+    error = {"code": "withheld", "message": "the picture was withheld"}
+    threading.Thread(target=finish_next, args=(web, State.BLOCKED), kwargs={"error": error}).start()
+    done = run(app, ["render", "a cat", "-o", "r.png", "--json"])
+    assert done.exit_code == 1
+    assert "the picture was withheld" in done.stderr
+    assert json.loads(done.stdout)["error"]["code"] == "withheld"
+    assert not (here / "r.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["preview", ""], "prompt"),
+        (["preview", "a", "--width", "3"], "width"),
+        (["render"], "prompt"),
+        (["render", "a", "--sampler", "x"], "euler"),
+        (["render", "a", "--style", "ink:x"], "ink:0.8"),
+        (["render", "a", "-o", "r.gif"], ".png"),
+        (["render", "a", "-o", "nowhere/r.png"], "nowhere"),
+    ],
+)
+def test_bad_input_is_a_sentence_and_exit_code_1(here: Path, warm: None, arguments: list[str], words: str) -> None:
+    done = run(app, arguments)
+    assert done.exit_code == 1
+    assert words in done.stderr and "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_named_server_that_is_not_there_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIRSTLIGHT_URL", f"http://127.0.0.1:{free_port()}")
+    done = run(app, ["styles"])
+    assert done.exit_code == 1 and "FIRSTLIGHT_URL" in done.stderr
+
+
+def test_serve_names_a_taken_port(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        done = firstlight("serve", FIRSTLIGHT_PORT=port, FIRSTLIGHT_DATA_DIR=str(tmp_path))
+    assert done.returncode == 2
+    assert port in done.stderr and "FIRSTLIGHT_PORT" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["serve", "worker"])
+def test_missing_model_folder_is_named(tmp_path: Path, verb: str) -> None:
+    done = firstlight(verb, FIRSTLIGHT_PORT="0", FIRSTLIGHT_DATA_DIR=str(tmp_path), FIRSTLIGHT_MODEL_DIR=str(tmp_path))
+    assert done.returncode == 2
+    assert str(tmp_path / "storybook.json") in done.stderr and "Traceback" not in done.stderr
+
+
+def test_command_without_a_server_tells_why_none_starts(tmp_path: Path) -> None:
+    done = firstlight("preview", "a cat", FIRSTLIGHT_DATA_DIR=str(tmp_path), FIRSTLIGHT_MODEL_DIR=str(tmp_path))
+    assert done.returncode == 1
+    assert str(tmp_path / "storybook.json") in done.stderr and "Traceback" not in done.stderr
+
+
+def test_unknown_setting_and_role_are_told(tmp_path: Path) -> None:
+    done = firstlight("serve", FIRSTLIGHT_COLOUR="blue")
+    assert done.returncode == 2 and "FIRSTLIGHT_COLOUR" in done.stderr
+    done = firstlight("worker", "--roles", "preview,cook", FIRSTLIGHT_DATA_DIR=str(tmp_path))
+    assert done.returncode == 2 and "cook" in done.stderr
+
+
+SERVE = """
+import sys
+from app.cli import app
+app(["serve", "--port", "0", "--json", "--roles", ""], standalone_mode=False)
+import app.client, app.temporary, app.verbs
+print([name for name in ("torch", "diffusers", "transformers", "peft", "compel") if name in sys.modules])
+"""
+
+
+def test_serve_says_where_it_is_and_ends_with_everything_and_never_loads_torch(tmp_path: Path) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("FIRSTLIGHT_")}
+    env = {**clean, "FIRSTLIGHT_DATA_DIR": str(tmp_path)}
+    server = subprocess.Popen([sys.executable, "-c", SERVE], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    told = json.loads(server.stdout.readline())
+    assert told["url"] == announced_url(tmp_path) and told["pid"] == server.pid
+    queue = [child.pid for child in psutil.Process(server.pid).children(recursive=True)]
+    assert queue
+    server.send_signal(signal.SIGTERM)
+    assert server.stdout.read() == "[]\n"
+    assert server.wait(15) == 0
+    assert announced_url(tmp_path) is None
+    assert not any(psutil.pid_exists(pid) for pid in queue)
+
+
+def test_address_of_another_server_is_left_alone(tmp_path: Path) -> None:
+    with announced(tmp_path, "http://one"):
+        assert announced_url(tmp_path) == "http://one"
+        (tmp_path / "server.json").write_text('{"url": "http://two", "pid": 1}')
+    assert announced_url(tmp_path) == "http://two"
+
+
+def test_styles_are_read_with_and_without_weight() -> None:
+    assert parse_styles(["ink", "noto:0.8"]) == [{"id": "ink"}, {"id": "noto", "weight": 0.8}]
+    with pytest.raises(InvalidInput):
+        parse_styles(["ink:"])
+
+
+def test_several_pictures_are_numbered() -> None:
+    assert numbered(Path("a/b.png"), 1) == [Path("a/b.png")]
+    assert numbered(Path("a/b.png"), 2) == [Path("a/b-1.png"), Path("a/b-2.png")]
+
+
+def test_picture_is_converted_only_where_the_name_asks_for_it(tmp_path: Path) -> None:
+    write_picture(tmp_path / "a.png", png())
+    write_picture(tmp_path / "a.jpg", png())
+    assert (tmp_path / "a.png").read_bytes() == png()
+    assert Image.open(tmp_path / "a.jpg").format == "JPEG"

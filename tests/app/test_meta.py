@@ -1,0 +1,53 @@
+"""Health, readiness, models and styles."""
+
+from __future__ import annotations
+
+import httpx
+
+from app.roles import ROLES
+from core.recipe import Sampler
+from core.settings import Settings
+from tests.app.conftest import Web
+
+
+def test_healthz_answers(client: httpx.Client) -> None:
+    assert client.get("/healthz").json() == {"status": "ok"}
+
+
+def test_readyz_waits_for_every_role(web: Web, client: httpx.Client) -> None:
+    registry = web.context.registry
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()) == (503, {"ready": False, "roles": dict.fromkeys(ROLES, False)})
+    registry.announce("one", {"roles": ROLES[:2], "ready": True})
+    assert client.get("/readyz").status_code == 503
+    registry.announce("two", {"roles": ROLES[2:], "ready": True})
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()) == (200, {"ready": True, "roles": dict.fromkeys(ROLES, True)})
+    for worker in ("one", "two"):
+        registry.withdraw(worker)
+
+
+def test_default_roles_are_all_roles() -> None:
+    assert Settings.model_fields["roles"].default == ",".join(ROLES)
+
+
+def test_models_tell_sizes_limits_and_defaults(web: Web, client: httpx.Client) -> None:
+    models = client.get("/api/v1/models").json()
+    for pool in ("preview", "final"):
+        facts = models[pool]
+        assert (facts["id"], facts["version"]) == (web.context.profile.id, web.context.profile.version)
+        assert facts["licence"] and len(facts["buckets"]) <= 5
+        assert facts["limits"]["seed"] == [0, 2**53 - 1]
+        assert facts["limits"]["prompt_characters"] == 2000
+        assert facts["defaults"]["steps"] <= facts["limits"]["steps"][1]
+    assert models["final"]["samplers"] == [sampler.value for sampler in Sampler]
+
+
+def test_styles_are_listed_and_single_without_their_paths(client: httpx.Client) -> None:
+    styles = client.get("/api/v1/styles").json()["styles"]
+    assert len(styles) >= 2
+    for style in styles:
+        assert "path" not in style and style["licence"]
+        assert client.get(f"/api/v1/styles/{style['id']}").json() == style
+    answer = client.get("/api/v1/styles/nothing")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
