@@ -26,6 +26,19 @@ Result = TypeVar("Result")
 def endpoints(context: Context) -> Callable[[], None]:
     """What adds the endpoints; call it inside the Blocks."""
 
+    def add() -> None:
+        about_preview = "A few-step preview: JSON with preview_id, seed and the picture as image_b64."
+        about_render = "A full render; yields its record while it runs, with picture URLs at the end."
+        limit = {"concurrency_limit": CONCURRENT}
+        gr.api(_preview_endpoint(context), api_name="preview", api_description=about_preview, **limit)
+        gr.api(_render_endpoint(context), api_name="render", api_description=about_render, **limit)
+
+    return add
+
+
+def _preview_endpoint(context: Context) -> Callable[..., Awaitable[dict[str, Any]]]:
+    """Its parameters are what gradio_client shows."""
+
     async def preview(
         request: gr.Request,
         prompt: str,
@@ -46,6 +59,12 @@ def endpoints(context: Context) -> Callable[[], None]:
             "steps": steps,
         }
         return await _told(_preview(context, owner_of(request.request), fields))
+
+    return preview
+
+
+def _render_endpoint(context: Context) -> Callable[..., AsyncIterator[dict[str, Any]]]:
+    """Its parameters are what gradio_client shows."""
 
     async def render(
         request: gr.Request,
@@ -83,13 +102,7 @@ def endpoints(context: Context) -> Callable[[], None]:
         while (seen := await _told(anext(following, None))) is not None:
             yield seen
 
-    def add() -> None:
-        about_preview = "A few-step preview: JSON with preview_id, seed and the picture as image_b64."
-        about_render = "A full render; yields its record while it runs, with picture URLs at the end."
-        gr.api(preview, api_name="preview", api_description=about_preview, concurrency_limit=CONCURRENT)
-        gr.api(render, api_name="render", api_description=about_render, concurrency_limit=CONCURRENT)
-
-    return add
+    return render
 
 
 async def _told(work: Awaitable[Result]) -> Result:

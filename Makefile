@@ -1,0 +1,43 @@
+# Two commands: `make run` and `make test`. Each installs what it needs into .venv the first time.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+export GRADIO_ANALYTICS_ENABLED = False
+export HF_HUB_DISABLE_TELEMETRY = 1
+
+.PHONY: run test lint bench clean browser
+.DEFAULT_GOAL := run
+
+run: $(VENV)/.installed
+	@exec $(BIN)/firstlight serve
+
+test: $(VENV)/.installed-test browser lint
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/mypy app core final_engine preview_engine sampling shared_cache styles
+
+bench: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks
+
+$(VENV)/bin/pip:
+	@command -v $(PYTHON) >/dev/null || { echo "Firstlight needs $(PYTHON): install it, or say make PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/pip pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $@
+
+browser:
+	@command -v chromium >/dev/null || { \
+	  echo "installing chromium for the browser tests"; \
+	  SUDO=$$(test "$$(id -u)" = 0 || echo sudo); \
+	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; }
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
