@@ -10,8 +10,11 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS = ["core", "shared_cache", "sampling", "styles", "preview_engine", "final_engine", "app"]
 TORCH = {"torch", "diffusers", "transformers", "peft", "compel"}
 SOURCES = sorted(
-    path for folder in [*FLOORS, "tests", "benchmarks", "models/storybook"] for path in (ROOT / folder).rglob("*.py")
-    if "work" not in path.relative_to(ROOT).parts)
+    path
+    for folder in [*FLOORS, "tests", "benchmarks", "models/storybook"]
+    for path in (ROOT / folder).rglob("*.py")
+    if "work" not in path.relative_to(ROOT).parts
+)
 MAX_FUNCTION, MAX_FILE = 60, 400
 
 

@@ -1,0 +1,114 @@
+// Accepting the picture that is shown; when it is behind the text, the newest one is waited for first.
+
+import { postRender } from "./api.js";
+import { h, say, seconds, shorten } from "./dom.js";
+import { renderRequest } from "./request.js";
+
+const HANDOFFS = [
+  ["match", "Keeps this composition, painted in full."],
+  ["balanced", "Keeps the outline, free in the detail."],
+  ["fresh", "Same words and seed, composed anew."],
+];
+
+export class Accept {
+  #waiting = false; // pressed while the picture was behind the text
+  #posting = false;
+  #renewed = false; // one silent retry when the server has forgotten the preview
+
+  /** @param parts {store, live, stage, more, seeds, renew, accepted({answer, shown, request})} */
+  constructor(root, parts) {
+    Object.assign(this, parts);
+    this.button = root.querySelector("#fl-accept");
+    this.label = root.querySelector("#fl-accept-label");
+    this.estimate = root.querySelector("#fl-estimate");
+    this.said = root.querySelector("#fl-said");
+    if (/Mac|iPhone|iPad/.test(navigator.platform)) root.querySelector("#fl-accept-key").textContent = "⌘ ↵";
+    this.#handoffs(root.querySelector("#fl-handoff"));
+    this.button.addEventListener("click", () => this.press());
+    this.store.onChange(() => this.refresh());
+    this.refresh();
+  }
+
+  press() {
+    if (this.#posting || this.#waiting) return;
+    const problem = this.more.problem();
+    if (problem) return this.#say(problem, true);
+    if (!this.live.behind) return this.stage.shown ? this.#post(this.stage.shown) : undefined;
+    this.#waiting = true;
+    this.live.flush();
+    this.#say("Waiting for the newest picture, then accepting it.");
+    this.refresh();
+  }
+
+  /** Called whenever the stage or the socket has moved on. */
+  refresh() {
+    const { shown } = this.stage;
+    if (this.#waiting && !this.live.behind) {
+      this.#waiting = false;
+      if (shown) this.#post(shown);
+      else this.#say("There is no picture to accept.", true);
+    }
+    this.button.disabled = !(shown || this.live.behind);
+    this.button.setAttribute("aria-disabled", String(this.#posting || this.#waiting)); // keeps the focus, unlike disabled
+    say(this.label, this.#waiting ? "Accepting…" : "Accept");
+    const { predicted } = this.store.get();
+    say(this.estimate, predicted === null ? "" : `about ${seconds(predicted)}`);
+  }
+
+  async #post(shown) {
+    const request = renderRequest(this.store.get(), shown);
+    this.#posting = true;
+    this.refresh();
+    try {
+      const answer = await postRender(request);
+      this.#renewed = false;
+      if (typeof answer.predicted_s === "number") this.store.set({ predicted: answer.predicted_s });
+      this.#say(`Accepted: ${shorten(shown.request.prompt, 60)}`);
+      this.accepted({ answer, shown, request });
+    } catch (error) {
+      this.#refused(error);
+    } finally {
+      this.#posting = false;
+      this.refresh();
+    }
+  }
+
+  #refused(error) {
+    if (error.field === "preview_id" && !this.#renewed) {
+      this.#renewed = true;
+      this.#waiting = true;
+      this.renew();
+      return;
+    }
+    const again = error.body?.retry_after_s;
+    this.#say(error.message + (again ? ` Try again in ${seconds(again)}.` : ""), true);
+    if (error.field) this.more.point(error.field);
+  }
+
+  #say(text, wrong = false) {
+    say(this.said, text);
+    this.said.classList.toggle("fl-wrong", wrong);
+  }
+
+  #handoffs(box) {
+    const hint = h("p", { class: "fl-handoff-hint", id: "fl-handoff-hint" });
+    const inputs = HANDOFFS.map(([value, meaning]) =>
+      h("input", {
+        type: "radio",
+        name: "fl-handoff",
+        value,
+        "aria-label": `${value}: ${meaning}`,
+        onchange: () => this.store.set({ handoff: value }),
+      }),
+    );
+    const choices = inputs.map((input, index) => h("label", { title: HANDOFFS[index][1] }, input, h("span", {}, input.value)));
+    box.append(h("div", { class: "fl-segments" }, ...choices), hint);
+    const show = () => {
+      const { handoff } = this.store.get();
+      for (const input of inputs) input.checked = input.value === handoff;
+      say(hint, HANDOFFS.find(([value]) => value === handoff)?.[1] ?? "");
+    };
+    this.store.onChange(show);
+    show();
+  }
+}

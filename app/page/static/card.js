@@ -1,0 +1,155 @@
+// One render in the strip: its state, place, progress and picture.
+
+import { h, icon, say, shorten } from "./dom.js";
+
+export const ENDED = new Set(["done", "rejected", "blocked", "cancelled", "failed"]);
+const CROSS = "M6 6l8 8M14 6l-8 8";
+const WORDS = {
+  decoding: "developing",
+  checking: "checking",
+  rejected: "not accepted",
+  blocked: "withheld",
+  cancelled: "cancelled",
+  failed: "failed",
+};
+
+export class Card {
+  #refetched = false;
+
+  /** @param on {open, cancel, reuse, refetch, changed} */
+  constructor(record, on) {
+    this.record = record;
+    this.on = on;
+    this.#build();
+    this.#show();
+    if (record.preview_url) this.preview(new URL(record.preview_url, document.baseURI).href);
+  }
+
+  get created() {
+    return this.record.created_s ?? 0;
+  }
+
+  get done() {
+    return this.record.state === "done";
+  }
+
+  get ended() {
+    return ENDED.has(this.record.state);
+  }
+
+  /** A render ends once: an answer that was under way when the end came does not undo it. */
+  update(record) {
+    if (this.ended && record.state !== undefined && !ENDED.has(record.state)) return;
+    this.record = { ...this.record, ...record };
+    this.#show();
+  }
+
+  /** Only what an event says; fields it lacks keep their value. */
+  event({ state, step, steps, error }) {
+    const progress = typeof step === "number" ? { step, steps: steps ?? this.record.progress.steps } : this.record.progress;
+    this.update({ state: state ?? this.record.state, progress, error: error ?? this.record.error });
+  }
+
+  glimpse(event) {
+    this.event(event);
+    if (this.done) return;
+    this.image.src = `data:image/${event.format};base64,${event.image_b64}`;
+    this.image.hidden = false;
+    this.element.dataset.glimpse = "true";
+  }
+
+  /** The accepted preview stands in until there is more to see. */
+  preview(url) {
+    if (!this.done && this.element.dataset.glimpse !== "true") {
+      this.image.src = url;
+      this.image.hidden = false;
+    }
+  }
+
+  complain(text) {
+    say(this.status, text);
+  }
+
+  secondsLeft() {
+    const { created_s, predicted_s } = this.record;
+    return predicted_s ? created_s + predicted_s - Date.now() / 1000 : 0;
+  }
+
+  #build() {
+    this.image = h("img", { alt: "", hidden: true, draggable: "false", onerror: () => this.#broken() });
+    this.open = h("button", { type: "button", class: "fl-card-open", onclick: () => this.on.open() }, this.image);
+    this.count = h("span", { class: "fl-card-count", hidden: true });
+    this.cancel = h("button", { type: "button", class: "fl-icon fl-card-cancel", "aria-label": "Cancel", title: "Cancel", onclick: () => this.on.cancel() }, icon(CROSS));
+    this.bar = h("progress", { class: "fl-bar fl-card-bar", max: 1, value: 0, "aria-label": "progress" });
+    this.status = h("p", { class: "fl-card-status" });
+    this.prompt = h("p", { class: "fl-card-prompt" });
+    this.again = h("button", { type: "button", class: "fl-quiet fl-card-again", hidden: true, onclick: () => this.on.reuse() }, "Use prompt");
+    this.element = h(
+      "li",
+      { class: "fl-card" },
+      h("div", { class: "fl-card-picture" }, this.open, this.count, this.cancel, this.bar),
+      this.status,
+      this.prompt,
+      this.again,
+    );
+  }
+
+  #show() {
+    const { id, state, recipe, progress, images = [] } = this.record;
+    const { done, ended } = this;
+    this.element.dataset.id = id;
+    this.element.dataset.state = state;
+    this.element.dataset.seed = recipe?.seed ?? "";
+    const prompt = recipe?.prompt ?? "";
+    say(this.prompt, shorten(prompt, 120));
+    this.prompt.title = prompt;
+    say(this.status, statusOf(this.record));
+    this.open.disabled = !done;
+    this.open.setAttribute("aria-label", done ? `Open: ${prompt}` : `${statusOf(this.record)}: ${prompt}`);
+    const hadFocus = document.activeElement === this.cancel;
+    this.cancel.hidden = ended;
+    this.cancel.setAttribute("aria-label", `Cancel: ${shorten(prompt, 60)}`);
+    this.bar.hidden = ended || state === "queued";
+    this.bar.value = barOf(state, progress);
+    this.again.hidden = !ended || done;
+    if (ended && hadFocus) (done ? this.open : this.again).focus(); // the button under the finger is gone
+    this.count.hidden = images.length < 2;
+    this.count.textContent = String(images.length);
+    if (done && images.length > 0 && this.image.dataset.final !== images[0].sha256) this.#final(images[0], prompt);
+    this.on.changed(this);
+  }
+
+  #final(image, prompt) {
+    this.image.dataset.final = image.sha256;
+    this.image.src = new URL(image.url, document.baseURI).href;
+    this.image.alt = prompt;
+    this.image.hidden = false;
+  }
+
+  // A signed address that ran out: ask for a new one, once.
+  #broken() {
+    this.image.hidden = true;
+    if (this.#refetched || !this.done) return;
+    this.#refetched = true;
+    delete this.image.dataset.final;
+    this.on.refetch();
+  }
+}
+
+function statusOf({ state, position, progress, handoff, error }) {
+  if (state === "queued") return position > 1 ? `${ordinal(position)} in the queue` : "next in the queue";
+  if (state === "running") return progress?.steps ? `${progress.step} of ${progress.steps}` : "painting";
+  if (state === "done") return typeof handoff?.similarity === "number" ? `${handoff.similarity.toFixed(2)} ≈ preview` : "done";
+  const word = WORDS[state] ?? state;
+  return error?.message && state !== "cancelled" ? `${word}: ${error.message}` : word;
+}
+
+function barOf(state, progress) {
+  if (state === "decoding" || state === "checking") return 1;
+  return progress?.steps ? progress.step / progress.steps : 0;
+}
+
+function ordinal(n) {
+  const tail = n % 100 > 10 && n % 100 < 14 ? "th" : (["th", "st", "nd", "rd"][n % 10] ?? "th");
+  return `${n}${tail}`;
+}

@@ -1,0 +1,157 @@
+"""Accept, watch, cancel, open, restore; nobody sees another's."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from tests.browser.conftest import PREVIEW_TIMEOUT_MS, RENDER_TIMEOUT_MS, Desk
+
+FILE_DROP = """data => {
+  const bytes = Uint8Array.from(atob(data), character => character.charCodeAt(0));
+  const transfer = new DataTransfer();
+  transfer.items.add(new File([bytes], 'picture.png', { type: 'image/png' }));
+  return transfer;
+}"""
+
+
+def fewer_steps(desk: Desk, steps: int) -> None:
+    """Finals of so many steps, to keep the tests short."""
+    more = desk.page.locator("#fl-more")
+    if not more.evaluate("details => details.open"):
+        more.locator("summary").click()
+    desk.page.get_by_label("Final steps").fill(str(steps))
+
+
+def test_accepted_preview_becomes_a_render_with_similarity(desk: Desk, tmp_path: Path) -> None:
+    fewer_steps(desk, 6)
+    shown = desk.write("a cat on the beach")
+    card = desk.done(desk.accept())
+    expect(card.locator(".fl-card-status")).to_have_text(re.compile(r"^-?[01]\.\d\d ≈ preview$"), timeout=10_000)
+    expect(desk.page.locator("#fl-estimate")).to_contain_text("about")
+    assert card.get_attribute("data-seed") == shown["seed"]
+
+    card.get_by_role("button").first.click()
+    viewer = desk.page.get_by_role("dialog")
+    expect(viewer).to_contain_text("a cat on the beach")
+    expect(viewer).to_contain_text(shown["seed"])
+    expect(viewer.get_by_role("slider")).to_be_focused()
+    assert viewer.locator("img").evaluate_all("all => all.every(one => one.naturalWidth > 0 || !one.complete)")
+    with desk.page.expect_download() as download:
+        viewer.get_by_role("button", name="Download").click()
+    picture = tmp_path / "picture.png"
+    download.value.save_as(picture)
+    desk.page.keyboard.press("Escape")
+    expect(viewer).to_be_hidden()
+    expect(card.get_by_role("button").first).to_be_focused()
+    restores_its_recipe(desk, picture, shown["seed"])
+
+
+def restores_its_recipe(desk: Desk, picture: Path, seed: str) -> None:
+    """A picture of ours, opened or dropped, brings text and seed back."""
+    desk.box.fill("something else")
+    desk.page.locator("#fl-more input[type=file]").set_input_files(picture)
+    assert desk.shows("a cat on the beach")["seed"] == seed
+
+    desk.box.fill("something else again")
+    dropped = desk.page.evaluate_handle(FILE_DROP, base64.b64encode(picture.read_bytes()).decode())
+    desk.page.dispatch_event("#fl-stage", "drop", {"dataTransfer": dropped})
+    assert desk.shows("a cat on the beach")["seed"] == seed
+
+
+def test_newest_picture_is_awaited_when_accepted_while_behind(desk: Desk) -> None:
+    fewer_steps(desk, 4)
+    desk.write("a dog")
+    desk.box.press("End")
+    desk.box.press_sequentially(" at night", delay=5)
+    card = desk.done(desk.accept())
+    expect(card.locator(".fl-card-prompt")).to_have_text("a dog at night")
+
+
+def test_render_is_cancelled_and_another_still_finishes(desk: Desk) -> None:
+    fewer_steps(desk, 100)
+    desk.write("a slow boat on the sea")
+    slow = desk.page.locator(f".fl-card[data-id='{desk.accept()}']")
+    expect(slow).to_have_attribute("data-state", "running", timeout=RENDER_TIMEOUT_MS)
+    expect(desk.page.locator("#fl-queue")).to_contain_text("1 in queue")
+    desk.write("a fast boat on the sea")  # typing goes on meanwhile
+    slow.get_by_role("button", name="Cancel").click()
+    expect(slow).to_have_attribute("data-state", "cancelled", timeout=5_000)
+    fewer_steps(desk, 4)
+    desk.done(desk.accept())
+    expect(slow).to_have_attribute("data-state", "cancelled")
+
+
+def test_history_comes_back_when_the_page_is_reloaded_mid_render(desk: Desk) -> None:
+    fewer_steps(desk, 12)
+    desk.write("a sailboat on the sea")
+    render_id = desk.accept()
+    count = desk.cards().count()
+    desk.open()
+    expect(desk.box).to_have_value("a sailboat on the sea")
+    expect(desk.cards()).to_have_count(count, timeout=10_000)
+    desk.done(render_id)
+
+
+def test_render_is_seen_to_finish_when_the_event_stream_is_cut(desk: Desk) -> None:
+    desk.page.route("**/api/v1/events", lambda route: route.abort())
+    desk.open()
+    fewer_steps(desk, 4)
+    desk.write("a kite in the sky")
+    desk.done(desk.accept())
+    desk.page.unroute("**/api/v1/events")
+    desk.open()
+
+
+def test_recipe_becomes_the_prompt_again(desk: Desk) -> None:
+    desk.write("an unrelated text")
+    card = desk.cards("done").last
+    prompt = card.locator(".fl-card-prompt").inner_text()
+    card.get_by_role("button").first.click()
+    desk.page.get_by_role("button", name="Make this the prompt again").click()
+    assert desk.shows(prompt)["seed"] == card.get_attribute("data-seed")
+    expect(desk.box).to_be_focused()
+
+
+def test_two_people_at_once_do_not_see_each_others_renders(new_desk: Callable[..., Desk]) -> None:
+    one, other = new_desk().open(), new_desk().open()
+    for desk, prompt in ((one, "a red apple"), (other, "a green pear")):
+        fewer_steps(desk, 4)
+        desk.box.fill(prompt)
+    one.shows("a red apple")
+    other.shows("a green pear")
+    first, second = one.accept(), other.accept()
+    one.done(first)
+    other.done(second)
+    for desk, prompt in ((one, "a red apple"), (other, "a green pear")):
+        expect(desk.cards()).to_have_count(1)
+        expect(desk.cards().locator(".fl-card-prompt")).to_have_text(prompt)
+    status = one.page.evaluate("id => fetch(`api/v1/renders/${id}`).then(answer => answer.status)", second)
+    assert status == 404
+
+
+def test_refusal_is_said_beside_accept_when_the_server_has_no_room(desk: Desk) -> None:
+    body = {"error": {"code": "overloaded", "message": "The queue is full.", "retry_after_s": 5.0}}
+    desk.write("a cat")
+    desk.page.route("**/api/v1/renders", lambda route: route.fulfill(status=503, json=body))
+    desk.page.keyboard.press("Control+Enter")
+    said = desk.page.locator("#fl-said")
+    expect(said).to_have_text("The queue is full. Try again in 5.0 s.", timeout=PREVIEW_TIMEOUT_MS)
+    desk.page.unroute("**/api/v1/renders")
+
+
+def test_page_stays_where_it_is_when_a_render_is_accepted_and_followed(desk: Desk) -> None:
+    fewer_steps(desk, 4)
+    desk.write("a balloon in the sky")
+    desk.page.evaluate("scrollTo(0, 0)")
+    desk.done(desk.accept())
+    follow = desk.page.locator("#fl-follow")
+    expect(follow.locator("#fl-follow-text")).to_contain_text("≈ preview")
+    assert desk.page.evaluate("scrollY") == 0
+    follow.get_by_role("button", name="Open").click()
+    desk.page.keyboard.press("Escape")
+    expect(follow.get_by_role("button", name="Open")).to_be_focused()

@@ -1,0 +1,147 @@
+"""Seed, size, styles, steps, variations; keyboard, phone, reload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from playwright.sync_api import expect
+
+from tests.browser.conftest import PREVIEW_TIMEOUT_MS, Desk
+
+LARGEST_SEED = 2**53 - 1
+
+
+def await_seed(desk: Desk, seed: str) -> None:
+    """Until the picture shown is of this seed."""
+    shown = desk.page.locator(f"#fl-stage[data-behind=false][data-seed='{seed}']")
+    expect(shown).to_be_visible(timeout=PREVIEW_TIMEOUT_MS)
+
+
+def test_largest_seed_is_used_exactly_and_one_more_is_refused(desk: Desk) -> None:
+    desk.write("a cat on the beach")
+    seed = desk.page.get_by_label("Seed", exact=True)
+    seed.fill(str(LARGEST_SEED))
+    await_seed(desk, str(LARGEST_SEED))
+    for wrong in (str(LARGEST_SEED + 1), "1798406481619217041", "-1", "1.5"):
+        seed.fill(wrong)
+        expect(desk.page.locator("#fl-seed-error")).to_contain_text(str(LARGEST_SEED))
+        assert desk.stage["seed"] == str(LARGEST_SEED)
+    seed.press("Escape")
+    expect(seed).to_have_value(str(LARGEST_SEED))
+
+
+def test_seed_is_shuffled_and_goes_back(desk: Desk) -> None:
+    desk.write("a cat on the beach")
+    desk.page.get_by_label("Seed", exact=True).fill("7")
+    await_seed(desk, "7")
+    desk.box.focus()
+    desk.page.keyboard.press("Alt+S")
+    shuffled = desk.page.locator("#fl-seed").input_value()
+    assert shuffled != "7"
+    await_seed(desk, shuffled)
+    desk.page.get_by_role("button", name="Back").click()
+    await_seed(desk, "7")
+
+
+def test_preview_follows_when_size_style_weight_and_steps_change(desk: Desk) -> None:
+    desk.write("a cat on the beach")
+    before = int(desk.stage["rev"])
+    desk.page.get_by_label("144 × 112").check()
+    expect(desk.page.locator("#fl-facts")).to_contain_text("144 × 112", timeout=PREVIEW_TIMEOUT_MS)
+    desk.page.locator(".fl-chip[data-style]").first.get_by_role("button").first.click()
+    chip = desk.page.locator(".fl-chip[data-on=true]")
+    chip.get_by_role("slider").press("ArrowLeft")
+    desk.page.locator("#fl-more summary").click()
+    desk.page.get_by_label("Preview steps").press("Home")
+    expect(desk.page.locator("#fl-facts")).to_contain_text("1 step", timeout=PREVIEW_TIMEOUT_MS)
+    desk.shows("a cat on the beach")
+    assert int(desk.stage["rev"]) >= before + 4
+    desk.page.get_by_role("button", name="none", exact=True).click()
+    expect(chip).to_have_count(0)
+
+
+def test_stage_keeps_its_size_when_the_shape_changes(desk: Desk) -> None:
+    desk.write("a cat on the beach")
+    before = desk.page.locator("#fl-stage").bounding_box()
+    desk.page.get_by_label("104 × 152").check()
+    expect(desk.page.locator("#fl-facts")).to_contain_text("104 × 152", timeout=PREVIEW_TIMEOUT_MS)
+    assert desk.page.locator("#fl-stage").bounding_box() == before
+    desk.page.get_by_label("128 × 128").check()
+
+
+def test_picked_variation_becomes_the_seed(desk: Desk) -> None:
+    desk.write("a red apple on the snow")
+    desk.page.get_by_role("button", name="Four variations").click()
+    slots = desk.page.locator("#fl-four button")
+    for index in range(4):
+        expect(slots.nth(index)).to_be_enabled(timeout=PREVIEW_TIMEOUT_MS)
+    seeds = [slots.nth(index).get_attribute("data-seed") or "" for index in range(4)]
+    assert len(set(seeds)) == 4
+    slots.nth(2).click()
+    await_seed(desk, seeds[2])
+    expect(desk.page.get_by_role("button", name="Keep this seed")).to_have_attribute("aria-pressed", "true")
+
+
+def test_settings_are_kept_when_the_page_is_reloaded(desk: Desk) -> None:
+    desk.write("a pear on a pink background")
+    desk.page.get_by_label("Seed", exact=True).fill("42")
+    desk.page.get_by_label("152 × 104").check()
+    desk.page.get_by_label("fresh").check()
+    await_seed(desk, "42")
+    desk.open()
+    expect(desk.box).to_have_value("a pear on a pink background")
+    expect(desk.page.get_by_label("152 × 104")).to_be_checked()
+    expect(desk.page.get_by_label("fresh")).to_be_checked()
+    assert desk.shows("a pear on a pink background")["seed"] == "42"
+
+
+def test_negative_prompt_says_when_it_is_ignored(desk: Desk) -> None:
+    more = desk.page.locator("#fl-more")
+    if not more.evaluate("details => details.open"):
+        more.locator("summary").click()
+    hint = desk.page.locator("#fl-negative-hint")
+    expect(hint).to_contain_text("final only")
+    guidance = desk.page.get_by_label("Guidance")
+    guidance.fill("1")
+    expect(hint).to_contain_text("Ignored now")
+    guidance.fill("-3")
+    expect(desk.page.locator("#fl-guidance-hint")).to_contain_text("from 0 to 20")
+    guidance.fill("")
+
+
+def test_keyboard_alone_reaches_every_control_in_reading_order(desk: Desk) -> None:
+    desk.write("a cat")
+    desk.box.focus()
+    focused = "(({id, name, className}) => id || name || className)(document.activeElement)"
+    seen: list[str] = []
+    for _ in range(30):
+        desk.page.keyboard.press("Tab")
+        seen.append(desk.page.evaluate(focused))
+    wanted = ["fl-clear", "fl-chip-name", "fl-size", "fl-seed", "fl-lock", "fl-shuffle"]
+    wanted += ["fl-accept", "fl-handoff", "fl-vary-go"]
+    places = [seen.index(name) for name in wanted]
+    assert places == sorted(places)
+    ring = "getComputedStyle(document.activeElement).outlineStyle"
+    desk.page.locator("#fl-accept").focus()
+    assert desk.page.evaluate(ring) == "solid"
+
+
+def test_page_fits_a_phone_when_it_is_360_pixels_wide(new_desk: Callable[..., Desk]) -> None:
+    desk = new_desk(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True).open()
+    desk.write("a cat on the beach")
+    desk.page.locator(".fl-chip[data-style]").first.get_by_role("button").first.tap()
+    desk.page.locator("#fl-more summary").tap()
+    assert desk.page.evaluate("document.documentElement.scrollWidth") <= 360
+    accept = desk.page.locator("#fl-accept").bounding_box()
+    assert accept is not None and accept["y"] + accept["height"] <= 740
+
+
+def test_colours_follow_the_toggle(desk: Desk) -> None:
+    toggle = desk.page.locator("#fl-theme")
+    background = "getComputedStyle(document.body).backgroundColor"
+    seen = set()
+    for _ in range(3):
+        toggle.click()
+        seen.add(desk.page.evaluate(background))
+    assert len(seen) == 2
+    expect(toggle).to_have_attribute("aria-label", "Colours: automatic")
