@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 
@@ -17,7 +16,7 @@ def exit_with_parent() -> None:
 
 
 def _watch() -> None:
-    while sys.stdin.buffer.read(1024):
+    while os.read(0, 1024):  # not sys.stdin: its lock would abort an interpreter that ends while we wait here
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE_S)

@@ -26,7 +26,7 @@ from shared_cache.connect import connect
 from shared_cache.embedded import EmbeddedRedis
 from shared_cache.registry import Registry
 
-SENTENCE = "a small red fox in the snow under a night sky"
+SENTENCE = "a small red fox in the snow"
 SETTLE_S = 4.0
 TYPISTS = (1, 4, 8)
 

@@ -22,12 +22,11 @@ FIRST_GUESS_STEP_S = 0.05
 
 @dataclass(slots=True)
 class Work:
-    """One request on its way; row is None while its prompt is being encoded."""
+    """One request on its way; encoded is None while its prompt is being encoded, row while it waits for its turn."""
 
     request: PreviewRequest
-    taken_s: float
+    encoded: Encoded | None = None
     row: Row | None = None
-    encode_s: float = 0.0
     joined_s: float = 0.0
 
 
@@ -54,8 +53,9 @@ class PreviewEngine:
         self._profile = profile
         self._max_rows = max_rows
         self._clock = clock
-        self._work: dict[str, Work] = {}  # by session
-        self._held: dict[str, PreviewRequest] = {}  # newest request of a session whose row is still running
+        self._running: dict[str, Work] = {}  # by session
+        self._next: dict[str, Work] = {}  # being encoded, or encoded and waiting for their turn
+        self._mail: dict[str, PreviewRequest] = {}  # newer than what is being encoded
         self._step_s = FIRST_GUESS_STEP_S
         self.steps_run = 0
         self.steps_wasted = 0
@@ -71,36 +71,45 @@ class PreviewEngine:
         return True
 
     def _drain(self) -> None:
-        """Sessions that closed leave; newer requests replace older ones or wait behind a row that is nearly done."""
-        for request in self._mailbox.take(self._max_rows):
-            self._held[request.session] = request
-        for session in self._mailbox.closed([*self._work, *self._held]):
-            self._held.pop(session, None)
-            if session in self._work:
-                self._drop(session)
-        for session in [s for s in self._held if s in self._work]:
-            row = self._work[session].row
-            if row is None or superseded(row.step_index, row.steps, self._step_s):
-                self._drop(session)
+        """Sessions that closed leave; newer requests replace waiting ones, one encoding a session at a time.
+
+        An encoding that has begun is never thrown away: where keys come faster than it, nothing would ever be shown.
+        """
+        self._mail |= {request.session: request for request in self._mailbox.take(self._max_rows)}
+        for session in self._mailbox.closed([*{*self._running, *self._next, *self._mail}]):
+            self._next.pop(session, None)
+            self._mail.pop(session, None)
+            self._drop(session)
+        for session, request in list(self._mail.items()):
+            waiting = self._next.get(session)
+            if waiting is None or waiting.encoded is not None:
+                del self._mail[session]
+                self._next[session] = Work(request)
+                self._encode.submit(request.preview_id, request.recipe)
 
     def _admit(self) -> None:
-        for session in [s for s in self._held if s not in self._work]:
-            if len(self._work) >= self._max_rows:
-                break
-            request = self._held.pop(session)
-            self._work[session] = Work(request, taken_s=self._clock())
-            self._encode.submit(request.preview_id, request.recipe)
+        """What is encoded joins, in place of its session's row where that is superseded, else after it."""
+        by_id = {work.request.preview_id: work for work in self._next.values()}
         for encoded in self._encode.ready():
-            work = next((w for w in self._work.values() if w.request.preview_id == encoded.tag), None)
-            if work is not None:
-                self._join(work, encoded)
+            if (work := by_id.get(str(encoded.tag))) is not None:
+                work.encoded = encoded
+        for session, work in list(self._next.items()):
+            if work.encoded is None:
+                continue
+            running = self._running.get(session)
+            if running is not None and running.row is not None:
+                if not superseded(running.row.step_index, running.row.steps, self._step_s):
+                    continue
+                self._drop(session)
+            if len(self._running) < self._max_rows:
+                del self._next[session]
+                self._join(work, work.encoded)
 
     def _join(self, work: Work, encoded: Encoded) -> None:
         request, recipe = work.request, work.request.recipe
         if encoded.error is not None or encoded.positive is None:
             self._fail(request, encoded.error)
             return
-        work.encode_s = encoded.encode_s
         work.joined_s = self._clock()
         work.row = Row(
             id=request.preview_id,
@@ -113,33 +122,38 @@ class PreviewEngine:
             embedding=encoded.positive,
             negative=encoded.negative,
         )
+        self._running[request.session] = work
         self._loop.join(work.row)
 
     def _retire(self, report: StepReport) -> None:
         self._step_s += 0.2 * (report.seconds - self._step_s)
         self.steps_run += report.batch_size
-        by_row = {w.request.preview_id: w for w in self._work.values()}
+        by_row = {work.request.preview_id: work for work in self._running.values()}
         for row in report.finished:
             work = by_row[row.id]
-            del self._work[work.request.session]
-            times = {
-                "queue": work.taken_s - work.request.sent_s,
-                "encode": work.encode_s,
-                "denoise": self._clock() - work.joined_s,
-            }
-            self._outbox.put(Finished(work.request, row.latents, row.embedding.token_count, times))
+            del self._running[work.request.session]
+            self._outbox.put(Finished(work.request, row.latents, row.embedding.token_count, self._times(work)))
         for row, error in report.failed:
+            del self._running[by_row[row.id].request.session]
             self._fail(by_row[row.id].request, error)
 
+    def _times(self, work: Work) -> dict[str, float]:
+        encode_s = work.encoded.encode_s if work.encoded is not None else 0.0
+        return {
+            "queue": work.joined_s - work.request.sent_s - encode_s,
+            "encode": encode_s,
+            "denoise": self._clock() - work.joined_s,
+        }
+
     def _drop(self, session: str) -> None:
-        work = self._work.pop(session)
-        if work.row is not None:
+        """Takes a session's row out of the loop."""
+        work = self._running.pop(session, None)
+        if work is not None and work.row is not None:
             self.steps_wasted += work.row.step_index
             self._loop.leave(work.row.id)
 
     def _fail(self, request: PreviewRequest, error: Exception | None) -> None:
         log.error("preview %s failed: %s", request.preview_id, error, exc_info=error)
-        self._work.pop(request.session, None)
         self._replies.push(request.reply_to, pack_frame(failure_header(request, error)))
 
 

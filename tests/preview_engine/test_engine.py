@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from benchmarks.bundle import Parts
+from core.recipe import StyleUse
 from core.wire import unpack_frame
 from preview_engine.engine import PreviewEngine
 from preview_engine.outbox import Outbox
@@ -109,12 +110,33 @@ def test_engine_finishes_what_is_nearly_done_then_shows_the_newest(harness: Harn
 def test_engine_drops_a_row_that_has_not_begun_when_a_newer_arrives(harness: Harness) -> None:
     harness.mailbox.post(a_request(rev=1))
     deadline_s = time.monotonic() + 60
-    while not harness.loop.rows and time.monotonic() < deadline_s:
-        harness.engine._drain()
-        harness.engine._admit()
-    harness.mailbox.post(a_request(rev=2, prompt="a dog"))
+    for rev in (1, 2):
+        harness.mailbox.post(a_request(rev=rev, prompt="a dog"[:rev]))
+        while [row.id for row in harness.loop.rows] != [f"s1-{rev}"] and time.monotonic() < deadline_s:
+            harness.engine._drain()
+            harness.engine._admit()
     ((header, _),) = harness.frames(1)
-    assert header["rev"] == 2
+    assert header["rev"] == 2 and harness.engine.steps_wasted == 0
+
+
+def test_engine_shows_pictures_while_keys_come_faster_than_prompts_are_encoded(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = harness.encode._encoder.encode
+
+    def slow(prompt: str, styles: tuple[StyleUse, ...] = ()) -> object:
+        time.sleep(0.05)
+        return encode(prompt, styles)
+
+    monkeypatch.setattr(harness.encode._encoder, "encode", slow)
+    seen: list[int] = []
+    for rev in range(1, 80):
+        harness.mailbox.post(a_request(rev=rev, prompt=f"a cat {rev}"))
+        harness.engine.tick()
+        time.sleep(0.01)
+        if (frame := harness.replies.pop("web", 0.005)) is not None:
+            seen.append(unpack_frame(frame)[0]["rev"])
+    assert seen and seen == sorted(seen)
 
 
 def test_engine_stops_within_a_step_when_the_session_closes(harness: Harness) -> None:
