@@ -24,8 +24,8 @@ def frame(rev: int) -> bytes:
 
 def test_page_invites_and_asks_nobody_else_when_opened(desk: Desk) -> None:
     assert desk.stage["state"] == "empty"
-    desk.page.get_by_role("button", name="a cat on the beach").click()
-    desk.shows("a cat on the beach")
+    desk.page.get_by_role("button", name="a penguin in the snow").click()
+    desk.shows("a penguin in the snow")
     assert desk.hosts - {""} == {urlsplit(desk.url).netloc}  # "" is data: and blob:
     assert desk.errors == []
 

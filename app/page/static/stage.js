@@ -6,10 +6,10 @@ const FADE_MS = 90;
 const SPOKEN_AFTER_MS = 700;
 
 export const EXAMPLES = [
-  "a cat on the beach",
-  "a red apple on the snow",
-  "a sailboat on the sea at sunset",
-  "a hedgehog and a pear on a pink background",
+  "a penguin in the snow",
+  "a rocket in space",
+  "a castle at sunset",
+  "a frog on a pink background",
 ];
 
 const TITLES = {
