@@ -1,0 +1,88 @@
+"""Train one style adapter: the base's objects and backgrounds, drawn another way, with the same captions.
+
+A third of the batches run with the preview adapter on and at its four timesteps, so that a style also holds in
+few-step previews.
+"""
+
+import argparse
+import math
+from random import Random
+
+import adapters
+import distil_lcm
+import torch
+from data import trained_icons
+from family import BASE, WORK, Family, alphas_cumprod, denoise, encode, load_family, signal_noise
+from pool import Batch, Pool
+from safetensors.torch import load_file
+from styling import STYLES, wash
+from torch import Tensor, nn
+from workers import run_workers
+
+_RANK = 16
+_OBJECT_WEIGHT = 4.0
+_SNR_CAP = 5.0
+_EMPTY_SHARE = 0.1
+_PREVIEW_SHARE = 0.3
+_PREVIEW_TIMESTEPS = (999, 759, 519, 279)
+
+
+def loss_of(family: Family, batch: Batch, timesteps: Tensor, alphas: Tensor, rng: Random) -> Tensor:
+    """Return the weighted v loss of one batch; see train_base for the weights."""
+    captions = ["" if rng.random() < _EMPTY_SHARE else caption for caption in batch.captions]
+    with torch.no_grad():
+        condition = encode(family, captions, batch.size_hw)
+    signal, noise_level = signal_noise(alphas, timesteps)
+    noise = torch.randn_like(batch.latents)
+    predicted = denoise(family.unet, signal * batch.latents + noise_level * noise, timesteps, condition)
+    snr = (signal / noise_level).square()
+    weight = (snr.clamp(max=_SNR_CAP) + 1) / (snr + 1) * (1 + (_OBJECT_WEIGHT - 1) * batch.mask)
+    return (weight * (predicted - (signal * noise - noise_level * batch.latents)).square()).mean()
+
+
+def choose(family: Family, style: str, preview: bool, count: int) -> Tensor:
+    """Switch on the adapters of one batch and return its timesteps."""
+    family.unet.set_adapters([style, distil_lcm.NAME] if preview else [style])
+    for key, parameter in family.unet.named_parameters():
+        parameter.requires_grad_(f".{style}." in key)
+    if preview:
+        return torch.tensor(_PREVIEW_TIMESTEPS)[torch.randint(0, len(_PREVIEW_TIMESTEPS), (count,))]
+    return torch.randint(0, 1000, (count,))
+
+
+def work(rank: int, style: str, family: Family, parameters: list[nn.Parameter], budget: adapters.Budget) -> None:
+    """Run one worker; see train_base for why there are two. The leading one writes the style."""
+    torch.set_num_threads(1)
+    torch.manual_seed(30 + rank)
+    alphas, rng = alphas_cumprod(), Random(31 + rank)
+    pool = Pool(family, trained_icons(style), capacity=1600, seed=33 + rank, wash=wash(style))
+
+    def next_loss() -> Tensor:
+        timesteps = choose(family, style, rng.random() < _PREVIEW_SHARE, budget.batch)
+        return loss_of(family, pool.draw(budget.batch), timesteps, alphas, rng)
+
+    adapters.fit(parameters, next_loss, budget, leads=rank == 0)
+    if rank == 0:
+        adapters.save(family.unet, style, WORK / "styles" / f"{style}.safetensors")
+
+
+def main() -> None:
+    """Read the budget and train the style."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("style", choices=STYLES[1:])
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--batch", type=int, default=12)
+    parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--workers", type=int, default=2)
+    options = vars(parser.parse_args())
+    style, budget = options.pop("style"), adapters.Budget(**options)
+    torch.set_num_threads(1)
+    family = load_family(BASE)
+    family.unet.load_lora_adapter(load_file(distil_lcm.OUTPUT), prefix="unet", adapter_name=distil_lcm.NAME)
+    parameters = adapters.add(family.unet, style, _RANK, adapters.EVERYWHERE)
+    run_workers(work, (style, family, parameters, budget), (family.unet,), budget.workers)
+
+
+if __name__ == "__main__":
+    main()
