@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--batch", type=int, default=12)
-    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--rate", type=float, default=1.5e-4)
     parser.add_argument("--workers", type=int, default=2)
     budget = adapters.Budget(**vars(parser.parse_args()))
     torch.set_num_threads(1)

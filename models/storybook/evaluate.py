@@ -115,13 +115,11 @@ def score(studio: Studio, judged: judge.Judge, prompts: list[Prompt], mode: Mode
     }
 
 
-def measure(
-    studio: Studio, judged: judge.Judge, final: Mode, preview: Mode, share: float
-) -> dict[str, dict[str, float]]:
+def measure(studio: Studio, judged: judge.Judge, modes: dict[str, Mode], share: float) -> dict[str, dict[str, float]]:
     """Run every measurement; `share` below one takes fewer prompts."""
     white, places = white_prompts(round(100 * share)), background_prompts(max(1, round(2 * share)))
     figures = {}
-    for name, mode in (("final", final), ("preview", preview)):
+    for name, mode in modes.items():
         figures[f"{name}_white"] = score(studio, judged, white, mode)
         figures[f"{name}_places"] = score(studio, judged, places, mode)
         for style in STYLES[1:]:
@@ -161,6 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bundle", type=Path, default=BUNDLE)
     parser.add_argument("--share", type=float, default=1.0, help="fraction of the prompts to draw")
+    parser.add_argument("--pool", choices=("final", "preview"), help="measure one pool only")
     parser.add_argument("--sheets", action="store_true", help="write the contact sheets into the bundle")
     parser.add_argument("--results", type=Path, default=None, help="file to append the JSON line to")
     options = parser.parse_args()
@@ -169,7 +168,9 @@ def main() -> None:
     final = Mode(False, settings["final"]["steps"], settings["final"]["guidance_scale"])
     preview = Mode(True, settings["preview"]["steps"], settings["preview"]["guidance_scale"])
     studio, judged = Studio(options.bundle), judge.load()
-    figures = measure(studio, judged, final, preview, options.share)
+    modes = {"final": final, "preview": preview}
+    chosen = {name: mode for name, mode in modes.items() if options.pool in (None, name)}
+    figures = measure(studio, judged, chosen, options.share)
     figures_of_judge = {key: round(value, 3) for key, value in judge.own_accuracy(judged).items()}
     config = {"final": settings["final"], "preview": settings["preview"], "share": options.share, **figures_of_judge}
     report(figures, config, options.results)
