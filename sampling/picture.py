@@ -25,7 +25,7 @@ def fit(picture: Pixels, width: int, height: int) -> Pixels:
     if (have_width, have_height) == (width, height):
         return picture
     scale = min(have_width / width, have_height / height)
-    crop_width, crop_height = width * scale, height * scale
+    crop_width, crop_height = min(width * scale, have_width), min(height * scale, have_height)
     left, top = (have_width - crop_width) / 2, (have_height - crop_height) / 2
     box = (left, top, left + crop_width, top + crop_height)
     return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.LANCZOS, box=box))

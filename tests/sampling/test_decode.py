@@ -111,3 +111,11 @@ def test_fit_keeps_the_middle_and_the_aspect() -> None:
     picture[:, 16:128] = 255
     assert fit(picture, 112, 112).min() == 255
     assert fit(picture, 144, 112) is picture
+
+
+def test_fit_gives_exactly_every_size_that_can_be_asked_for() -> None:
+    for have in ((128, 128), (112, 144), (144, 112), (104, 152), (152, 104)):
+        picture = np.zeros((*have, 3), np.uint8)
+        for width in range(64, 153, 3):
+            for height in range(64, 153, 3):
+                assert fit(picture, width, height).shape == (height, width, 3)
