@@ -1,8 +1,8 @@
-"""Runs every benchmark: python -m benchmarks [NAME …]."""
+"""Runs every benchmark, each in a process of its own: python -m benchmarks [NAME …]."""
 
 from __future__ import annotations
 
-import importlib
+import subprocess
 import sys
 
 NAMES = ("engine_overhead", "handoff", "startup", "preview_latency")
@@ -10,7 +10,7 @@ NAMES = ("engine_overhead", "handoff", "startup", "preview_latency")
 
 def main() -> None:
     for name in sys.argv[1:] or NAMES:
-        importlib.import_module(f"benchmarks.{name}").main()
+        subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=True)
 
 
 if __name__ == "__main__":

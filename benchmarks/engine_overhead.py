@@ -6,16 +6,14 @@ python -m benchmarks.engine_overhead [--model-dir models/storybook/bundle] [--ro
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
-import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from benchmarks.report import emit
 from core.recipe import Sampler
 from sampling.adapters import Adapters
 from sampling.denoiser import Denoiser
@@ -106,17 +104,17 @@ def main() -> None:
     model = load_model(given.model_dir, device=given.device, roles=("final",))
     embedding = Encoder(model, ByteLRU(1 << 20)).encode("a cat on the beach")
     figures = [measure(model, count, embedding, given.rounds, BUDGET_S / 2) for count in (1, 8)]
-    print(f"{'rows':>4} {'bare ms':>9} {'loop ms':>9} {'ratio':>6} {'best':>6}   target {TARGET_RATIO}")
-    for line in figures:
-        print(f"{line['rows']:>4} {line['bare_ms']:>9} {line['loop_ms']:>9} {line['ratio']:>6} {line['best_ratio']:>6}")
-    print(json.dumps({"benchmark": "engine_overhead", **_provenance(model, given.threads), "figures": figures}))
-
-
-def _provenance(model: Model, threads: int) -> dict[str, object]:
-    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    machine = {"cpu": platform.processor() or platform.machine(), "torch": torch.__version__, "threads": threads}
-    config = {"model": model.profile.id, "version": model.profile.version, "device": str(model.device)}
-    return {"commit": git.stdout.strip() or None, "machine": machine, "config": {**config, "dtype": str(model.dtype)}}
+    config = {
+        "model": model.profile.id,
+        "device": str(model.device),
+        "dtype": str(model.dtype),
+        "threads": given.threads,
+        "torch": torch.__version__,
+        "target_ratio": TARGET_RATIO,
+    }
+    columns = ["rows", "bare_ms", "loop_ms", "ratio", "best_ratio", "pairs"]
+    rows = [[line[column] for column in columns] for line in figures]
+    emit("engine_overhead", config, {"by_rows": figures}, columns, rows)
 
 
 if __name__ == "__main__":
