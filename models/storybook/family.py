@@ -1,6 +1,7 @@
 """The storybook networks and the few lines of mathematics every trainer shares."""
 
 import copy
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +67,9 @@ def save_family(family: Family, folder: Path, dtype: torch.dtype = torch.float32
         add_watermarker=False,
     )
     pipe.save_pretrained(folder, safe_serialization=True)
+    for config in (folder / "unet/config.json", folder / "vae/config.json"):
+        described = json.loads(config.read_text())
+        config.write_text(json.dumps(described | {"_name_or_path": "storybook"}, indent=2) + "\n")
     for weights in folder.rglob("*.safetensors"):
         weights.chmod(0o644)
 
