@@ -17,6 +17,7 @@ from typing import Any
 
 import redis
 
+from app.roles import ROLES
 from core.render import State
 from core.settings import Settings
 from final_engine.decode_stage import DecodeWork
@@ -51,7 +52,6 @@ from shared_cache.renders import Renders
 from styles.catalogue import Catalogue, load_catalogue
 
 log = logging.getLogger(__name__)
-ROLES = ("preview", "final", "decode", "finish")
 ANNOUNCE_S = 3.0
 TORCH_ROLES = frozenset({"preview", "final", "decode"})
 
