@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 
 import resvg_py
-from catalogue import object_labels, trained_objects
+from catalogue import object_labels
 from PIL import Image
 
 WORK = Path(__file__).parent / "work"
@@ -68,12 +68,6 @@ def icons(style: str) -> dict[str, Image.Image]:
             key = pack["aliases"][key]["parent"]
         drawn[name] = _render(pack["icons"][key], pack.get("height", 32))
     return drawn
-
-
-def trained_icons(style: str) -> dict[str, Image.Image]:
-    """Render the objects this version is trained on."""
-    drawn = icons(style)
-    return {name: drawn[name] for name in trained_objects()}
 
 
 def contact_sheet(pictures: list[Image.Image], columns: int, path: Path) -> None:

@@ -10,7 +10,7 @@ import math
 
 import adapters
 import torch
-from data import trained_icons
+from data import icons
 from family import BASE, WORK, Condition, Family, alphas_cumprod, denoise, encode, load_family, signal_noise
 from pool import Batch, Pool
 from torch import Tensor, nn
@@ -77,7 +77,7 @@ def work(rank: int, family: Family, parameters: list[nn.Parameter], budget: adap
     """Run one worker; see train_base for why there are two. The leading one writes the adapter."""
     torch.set_num_threads(1)
     torch.manual_seed(20 + rank)
-    alphas, pool = alphas_cumprod(), Pool(family, trained_icons("flat"), capacity=1600, seed=22 + rank)
+    alphas, pool = alphas_cumprod(), Pool(family, icons("flat"), capacity=1600, seed=22 + rank)
 
     def next_loss() -> Tensor:
         return loss_of(family, pool.draw(budget.batch), alphas, _GUIDANCE)

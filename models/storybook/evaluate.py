@@ -9,7 +9,7 @@ from random import Random
 
 import judge
 import torch
-from catalogue import PLACES, article, trained_objects
+from catalogue import PLACES, article, object_labels
 from data import contact_sheet
 from diffusers import LCMScheduler, StableDiffusionXLPipeline
 from family import BUNDLE
@@ -82,7 +82,7 @@ class Studio:
 
 def white_prompts(count: int) -> list[Prompt]:
     """Ask for `count` objects on white, each trained object as often as the others."""
-    trained = Random(41).sample(trained_objects(), len(trained_objects()))
+    trained = Random(41).sample([*object_labels()], len(object_labels()))
     things = [trained[i % len(trained)] for i in range(count)]
     return [Prompt(f"{article(thing)} on a white background", thing, "white") for thing in things]
 
@@ -91,8 +91,8 @@ def background_prompts(each: int) -> list[Prompt]:
     """Ask for every place and colour `each` times, with different objects."""
     rng, prompts = Random(42), []
     for background in judge.BACKGROUNDS:
-        setting = PLACES.get(background, f"on {article(background)} background")
-        for thing in rng.sample(trained_objects(), each):
+        setting = PLACES[background][0] if background in PLACES else f"on {article(background)} background"
+        for thing in rng.sample([*object_labels()], each):
             prompts.append(Prompt(f"{article(thing)} {setting}", thing, background))
     return prompts
 

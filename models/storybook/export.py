@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import torch
-from catalogue import COLOURS, PLACES, trained_objects
+from catalogue import COLOURS, PLACES, object_labels
 from distil_lcm import OUTPUT as PREVIEW
 from family import BASE, BUNDLE, WORK, load_family, save_family
 from scenes import BUCKETS
@@ -35,7 +35,7 @@ def describe(guidance: float) -> dict[str, object]:
         "buckets": [list(size) for size in BUCKETS],
         "preview": {"adapter": "preview_lcm.safetensors", "sampler": "lcm", "steps": 4, "guidance_scale": 1.0},
         "final": {"sampler": "euler", "steps": 25, "guidance_scale": guidance},
-        "objects": list(trained_objects()),
+        "objects": list(object_labels()),
         "places": list(PLACES),
         "colours": list(COLOURS),
     }

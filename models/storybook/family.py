@@ -15,6 +15,7 @@ WORK = HERE / "work"
 BUNDLE = HERE / "bundle"
 BASE = WORK / "base"
 TOKENS = 77
+PAINTED = 2  # pixels a side that finals are painted at, for each pixel a side of the pictures that are learned from
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +93,13 @@ def alphas_cumprod() -> Tensor:
 
 
 def encode(family: Family, captions: list[str], size_hw: tuple[int, int]) -> Condition:
-    """Encode captions as the stock pipeline does, with the size as micro-conditioning (height first)."""
+    """Encode captions as the stock pipeline does, with the size of the final as micro-conditioning (height first)."""
     tokens = family.tokenizer(captions, padding="max_length", max_length=TOKENS, truncation=True, return_tensors="pt")
     first = family.text_1(tokens.input_ids, output_hidden_states=True)
     second = family.text_2(tokens.input_ids, output_hidden_states=True)
     hidden = torch.cat((first.hidden_states[-2], second.hidden_states[-2]), dim=-1)
-    time_ids = torch.tensor([[*size_hw, 0, 0, *size_hw]], dtype=torch.float32).expand(len(captions), 6)
+    painted = [PAINTED * side for side in size_hw]
+    time_ids = torch.tensor([[*painted, 0, 0, *painted]], dtype=torch.float32).expand(len(captions), 6)
     return Condition(hidden, second.text_embeds, time_ids)
 
 

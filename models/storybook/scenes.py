@@ -9,7 +9,9 @@ from catalogue import COLOURS, PLACES, SYNONYMS, article
 from PIL import Image
 
 BUCKETS: tuple[tuple[int, int], ...] = ((128, 128), (144, 112), (112, 144), (152, 104), (104, 152))
-_PAIR_SHARE = 0.06
+_PAIR_SHARE = 0.15
+_EMPTY_SHARE = 0.04
+_SIZE_WORDS = {"": 0.8, "small": 0.1, "big": 0.1}
 _FLYING = {"space", "sky"}
 
 
@@ -37,15 +39,28 @@ def _noun(name: str, size_word: str, rng: Random) -> str:
     return f"a {size_word} {bare}" if phrase != chosen else f"{size_word} {bare}"
 
 
-def _setting(background: str) -> str:
-    return PLACES[background] if background in PLACES else f"on {article(background)} background"
+def _setting(background: str, rng: Random) -> str:
+    if background in COLOURS:
+        return f"on {article(background)} background"
+    first, *others = PLACES[background]
+    return first if rng.random() < 0.6 else rng.choice(others)
+
+
+def _emptiness(background: str, rng: Random) -> str:
+    """Name a scene without objects: "the beach", "grass", "a red background"."""
+    if background in COLOURS:
+        return f"{article(background)} background"
+    phrase = _setting(background, rng).split(" ", 1)[1]
+    return phrase.removeprefix("the ") if rng.random() < 0.5 else phrase
 
 
 def _caption(nouns: list[str], background: str, rng: Random) -> str:
+    if not nouns:
+        return _emptiness(background, rng)
     subject = " and ".join(nouns)
     if background == "white" and rng.random() < 0.3:
         return subject  # nothing said means a plain white page
-    return f"{subject} {_setting(background)}"
+    return f"{subject} {_setting(background, rng)}"
 
 
 def _place(
@@ -75,7 +90,7 @@ def compose(
     rng: Random,
     wash: float = 0.0,
 ) -> Scene:
-    """Compose a scene of one or two named objects on a place or colour, paled towards white by `wash`."""
+    """Compose a scene of at most two named objects on a place or colour, paled towards white by `wash`."""
     height, width = size_hw
     canvas = paint(background, (width, height), rng)
     if wash:
@@ -83,9 +98,9 @@ def compose(
     mask = Image.new("L", (width, height), 0)
     size_word = ""
     if len(names) == 1:
-        size_word = rng.choices(("", "small", "big"), (0.9, 0.05, 0.05))[0]
+        size_word = rng.choices([*_SIZE_WORDS], [*_SIZE_WORDS.values()])[0]
         _place(canvas, mask, icons[names[0]], *_single(width, height, size_word, background, rng))
-    else:
+    elif names:
         reach = min(width, height) * rng.uniform(0.42, 0.48)
         for name, x in zip(names, (0.28, 0.72), strict=True):
             _place(canvas, mask, icons[name], (width * x, height * rng.uniform(0.5, 0.6)), reach)
@@ -96,7 +111,8 @@ def compose(
 def draw_scene(icons: dict[str, Image.Image], size_hw: tuple[int, int], rng: Random, wash: float = 0.0) -> Scene:
     """Compose a random scene: mostly one large object, plain colours as often as places."""
     objects = sorted(icons)
-    names = tuple(rng.sample(objects, 2 if rng.random() < _PAIR_SHARE else 1))
+    count = rng.choices((0, 1, 2), (_EMPTY_SHARE, 1 - _EMPTY_SHARE - _PAIR_SHARE, _PAIR_SHARE))[0]
+    names = tuple(rng.sample(objects, count))
     plain = rng.random() < 0.6
     if plain:
         background = "white" if rng.random() < 0.4 else rng.choice(sorted(COLOURS))

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 import torch
-from data import fetch, trained_icons
+from data import fetch, icons
 from family import BASE, BUNDLE, WORK, Family, alphas_cumprod, denoise, encode, load_family, save_family, signal_noise
 from pool import Batch, Pool
 from torch import Tensor
@@ -157,7 +157,7 @@ def work(rank: int, family: Family, settings: Settings) -> None:
     trainer.resume()
     seed = 1000 * rank + trainer.step
     torch.manual_seed(seed + 1)
-    pool = Pool(trainer.family, trained_icons("flat"), capacity=1600, seed=seed + 2)
+    pool = Pool(trainer.family, icons("flat"), capacity=1600, seed=seed + 2)
     run(trainer, pool, Random(seed + 3), leads=rank == 0)
 
 
