@@ -79,10 +79,13 @@ def open_place(settings: Settings) -> Place:
 
 def _workers(settings: Settings) -> Iterator[Supervised]:
     if settings.roles.strip():
+        assert settings.redis_url is not None
+        registry = Registry(connect(settings.redis_url))
         yield Supervised(
             "worker",
             self_command("worker", "--roles", settings.roles, "--exit-with-parent"),
             child_environment(settings),
+            on_death=registry.withdraw_process,
         )
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +23,20 @@ def next_delay_s(delay_s: float, lasted_s: float) -> float:
 
 
 class Supervised:
-    """One child. It runs in a session of its own, so that Ctrl+C reaches it through us only."""
+    """One child. It runs in a session of its own, so that Ctrl+C reaches it through us only.
 
-    def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> None:
+    on_death gets the pid of a child that ended unasked, before the next one starts.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        on_death: Callable[[int], object] = lambda pid: None,
+    ) -> None:
         self.name = name
+        self._on_death = on_death
         self._command = command
         self._env = env
         self._lock = threading.Lock()
@@ -65,6 +75,10 @@ class Supervised:
                 return
             delay_s = next_delay_s(delay_s, time.monotonic() - started_s)
             log.warning("%s ended with code %s; starting it again in %.1f s", self.name, code, delay_s)
+            try:
+                self._on_death(child.pid)
+            except Exception:  # it must be started again, whatever that says
+                log.exception("what follows the end of %s failed", self.name)
             self._stopping.wait(delay_s)
 
     def _spawn(self) -> subprocess.Popen[bytes] | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import signal
 import threading
 from collections.abc import Collection
@@ -47,7 +46,7 @@ from shared_cache.latents import Latents
 from shared_cache.mailbox import Mailbox, Replies
 from shared_cache.objects import DiskObjects, load_secret
 from shared_cache.previews import Previews, kept_previews
-from shared_cache.registry import Registry
+from shared_cache.registry import Registry, new_worker_id
 from shared_cache.renders import Renders
 from styles.catalogue import Catalogue, load_catalogue
 
@@ -76,7 +75,7 @@ class Worker:
 
     def __init__(self, roles: Collection[str], settings: Settings, client: redis.Redis) -> None:
         self.roles = [role for role in ROLES if role in roles]
-        self.id = f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.id = new_worker_id()
         self._settings = settings
         self._redis = client
         self._registry = Registry(client)

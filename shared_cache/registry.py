@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import time
 from collections.abc import Mapping
 from typing import Any, cast
@@ -10,6 +12,15 @@ from typing import Any, cast
 import redis
 
 from shared_cache import keys
+
+
+def new_worker_id() -> str:
+    """Names a worker of this process; another process, also one that gets our pid later, never has it."""
+    return f"{_process(os.getpid())}{secrets.token_hex(3)}"
+
+
+def _process(pid: int) -> str:
+    return f"{os.uname().nodename}-{pid}-"
 
 
 class Registry:
@@ -31,6 +42,12 @@ class Registry:
             pipe.delete(keys.worker(worker_id))
             pipe.srem(keys.WORKERS, worker_id)
             pipe.execute()
+
+    def withdraw_process(self, pid: int) -> None:
+        """Withdraws the workers of a process of this machine that ended without doing so itself."""
+        for worker in self.workers():
+            if worker["id"].startswith(_process(pid)):
+                self.withdraw(worker["id"])
 
     def clear(self) -> None:
         """Forgets everybody, as after a restart; who lives announces itself again."""

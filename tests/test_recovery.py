@@ -58,6 +58,8 @@ def test_render_goes_on_when_its_worker_is_killed(app: RunningApp) -> None:
     render_id = render(app, steps=LONG_STEPS)
     wait_until(app, render_id, "running")
     os.kill(worker_of(app).pid, signal.SIGKILL)
+    time.sleep(1.0)  # far less than a worker needs to start, or than a silent one stays in the registry
+    assert httpx.get(f"{app.url}/readyz", timeout=30).status_code == 503
     found = wait_until(app, render_id, "done")
     assert len(found["images"]) == 1
     picture = httpx.get(app.url + found["images"][0]["url"], timeout=30)

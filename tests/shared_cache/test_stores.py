@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -13,7 +14,7 @@ from core.recipe import StyleUse
 from shared_cache import keys
 from shared_cache.latents import Latents, pack, unpack
 from shared_cache.previews import Previews, StoredPreview
-from shared_cache.registry import Registry
+from shared_cache.registry import Registry, new_worker_id
 from tests.shared_cache.makers import a_recipe
 
 
@@ -69,3 +70,14 @@ def test_worker_is_gone_when_it_stops_announcing_itself(client: redis.Redis) -> 
     assert registry.workers() == []
     registry.announce("w1", {"roles": ["final"], "ready": True})
     assert registry.ready_roles() == {"final"}
+
+
+def test_workers_of_a_process_that_died_are_withdrawn_and_no_others(client: redis.Redis) -> None:
+    registry, mine = Registry(client), new_worker_id()
+    assert mine != new_worker_id()
+    for worker_id in (mine, f"elsewhere-{os.getpid()}-1", "w1"):
+        registry.announce(worker_id, {"roles": ["final"], "ready": True})
+    registry.withdraw_process(os.getpid() + 1)
+    assert len(registry.workers()) == 3
+    registry.withdraw_process(os.getpid())
+    assert {worker["id"] for worker in registry.workers()} == {f"elsewhere-{os.getpid()}-1", "w1"}
