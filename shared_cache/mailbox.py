@@ -26,7 +26,6 @@ class Mailbox:
         self._client = client
         self._post = client.register_script(scripts.POST_MAIL)
         self._take = client.register_script(scripts.TAKE_MAIL)
-        self._newer = client.register_script(scripts.NEWER_MAIL)
 
     def post(self, request: PreviewRequest) -> None:
         """Replaces the session's waiting request; one with an earlier rev than known is dropped."""
@@ -49,17 +48,6 @@ class Mailbox:
         if not self._client.exists(keys.MAIL_READY):
             pop_blocking(self._client, [keys.wake(PREVIEW_ROLE)], timeout_s)
 
-    def newer(self, sessions: Sequence[str], revs: Sequence[int] | None = None) -> set[str]:
-        """The sessions whose work is out of date: newer mail waits, or they closed.
-
-        With the revs at work it also sees newer mail that another worker has taken already.
-        """
-        if not sessions:
-            return set()
-        at_work: Sequence[int | str] = [""] * len(sessions) if revs is None else revs
-        asked = [text for pair in zip(sessions, at_work, strict=True) for text in pair]
-        return {session.decode() for session in self._newer(keys=[keys.MAIL_READY], args=asked)}
-
     def closed(self, sessions: Sequence[str]) -> set[str]:
         """The sessions that closed: nobody waits for their work any more."""
         if not sessions:
@@ -70,7 +58,7 @@ class Mailbox:
             return {session for session, gone in zip(sessions, pipe.execute(), strict=True) if gone}
 
     def close(self, session: str) -> None:
-        """Drops the session's mail; work on it stops at its next look at newer()."""
+        """Drops the session's mail; work on it stops when its engine looks next."""
         with self._client.pipeline() as pipe:
             pipe.delete(keys.mail(session))
             pipe.zrem(keys.MAIL_READY, session)

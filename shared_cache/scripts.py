@@ -343,17 +343,3 @@ while #got < tonumber(ARGV[1]) do
 end
 return got
 """
-
-NEWER_MAIL = """
--- KEYS: ready. ARGV: for each session its name and the rev at work, or ''
-local found = {}
-for i = 1, #ARGV, 2 do
-  local session, rev = ARGV[i], tonumber(ARGV[i + 1])
-  local newest = rev and tonumber(redis.call('HGET', 'fl:mail:' .. session, 'rev') or '')
-  if redis.call('ZSCORE', KEYS[1], session) or redis.call('EXISTS', 'fl:closed:' .. session) == 1
-    or (newest and newest > rev) then
-    found[#found + 1] = session
-  end
-end
-return found
-"""

@@ -148,7 +148,7 @@ def test_leaving_drops_what_waits(web: Web) -> None:
     ends_s = time.monotonic() + 5
     while not web.context.redis.exists(f"fl:closed:{request.session}") and time.monotonic() < ends_s:
         time.sleep(0.02)
-    assert web.context.mailbox.newer([request.session]) == {request.session}
+    assert web.context.mailbox.closed([request.session]) == {request.session}
     assert web.context.mailbox.take(1) == []
 
 

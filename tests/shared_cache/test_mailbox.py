@@ -57,30 +57,10 @@ def test_request_comes_through_whole(mailbox: Mailbox) -> None:
     assert mailbox.take(1) == [request]
 
 
-def test_newer_names_sessions_with_waiting_mail(mailbox: Mailbox) -> None:
-    mailbox.post(a_request("a"))
-    mailbox.post(a_request("b"))
-    mailbox.take(2)
-    assert mailbox.newer(["a", "b"]) == set()
-    mailbox.post(a_request("b", rev=2))
-    assert mailbox.newer(["a", "b"]) == {"b"}
-    assert mailbox.newer([]) == set()
-
-
-def test_newer_sees_what_another_worker_took_when_revs_are_given(mailbox: Mailbox) -> None:
-    mailbox.post(a_request(rev=1))
-    mailbox.take(1)
-    mailbox.post(a_request(rev=2))
-    mailbox.take(1)
-    assert mailbox.newer(["s1"], [1]) == {"s1"}
-    assert mailbox.newer(["s1"], [2]) == set()
-
-
-def test_closed_session_has_no_mail_and_its_work_is_out_of_date(mailbox: Mailbox) -> None:
+def test_closed_session_has_no_mail(mailbox: Mailbox) -> None:
     mailbox.post(a_request("a"))
     mailbox.post(a_request("b"))
     mailbox.close("a")
-    assert mailbox.newer(["a"]) == {"a"}
     assert mailbox.closed(["a", "b"]) == {"a"}
     assert [request.session for request in mailbox.take(8)] == ["b"]
     mailbox.post(a_request("a"))  # the session came back
