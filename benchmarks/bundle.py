@@ -17,6 +17,7 @@ from sampling.encoder import Encoder
 from sampling.loop import StepLoop
 from sampling.model import Model, PoolName, load_model
 from sampling.rows import Row
+from sampling.threads import use_threads
 from shared_cache.embeddings import ByteLRU
 from styles.catalogue import load_catalogue
 
@@ -52,6 +53,7 @@ class Parts:
 
 
 def load_parts(max_rows: int = 8) -> Parts:
+    use_threads(None)  # as a worker does
     model = load_model(BUNDLED_MODEL)
     paths = load_catalogue(BUNDLED_MODEL).paths()
 

@@ -1,4 +1,4 @@
-"""What the step loop costs beside the bare UNet forwards of the same shapes, alternating in one run.
+"""What the step loop costs beside the UNet forwards it makes and beside diffusers' own, alternating in one run.
 
 python -m benchmarks.engine_overhead [--model-dir models/storybook/bundle] [--rounds 8]
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from benchmarks.report import emit
 from core.recipe import Sampler
@@ -21,6 +23,8 @@ from sampling.encoder import Embedding, Encoder
 from sampling.loop import StepLoop
 from sampling.model import Model, load_model
 from sampling.rows import Row
+from sampling.threads import use_threads
+from sampling.traced import TracedUNet, can_trace
 from shared_cache.embeddings import ByteLRU
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,60 +40,72 @@ def rows_of(model: Model, count: int, embedding: Embedding, steps: int) -> list[
     return [replace(row, id=str(i), seed=i, sampler=kinds[i % len(kinds)]) for i in range(count)]
 
 
-def bare_step_s(model: Model, count: int, embedding: Embedding) -> float:
-    """Seconds of one forward, all inputs ready."""
-    bucket = model.profile.buckets[0]
-    size = [float(side) for side in (bucket.height, bucket.width, 0, 0, bucket.height, bucket.width)]
-    shape = (count, model.latent_channels, bucket.height // model.vae_scale, bucket.width // model.vae_scale)
-    sample = torch.randn(shape, device=model.device, dtype=model.dtype)
-    text = embedding.prompt_embeds.expand(count, -1, -1).contiguous()
-    pooled = embedding.pooled.expand(count, -1).contiguous()
-    given = {"text_embeds": pooled, "time_ids": torch.tensor([size] * count, device=model.device, dtype=model.dtype)}
-    timestep = torch.full((count,), 500.0, device=model.device)
-    with torch.no_grad():
-        started_s = time.perf_counter()
-        model.unet("final")(sample, timestep, encoder_hidden_states=text, added_cond_kwargs=given, return_dict=False)
-        _synchronise(model)
-    return time.perf_counter() - started_s
+class Forwards:
+    """One forward with all inputs ready: replayed as the loop makes it, and as diffusers makes it."""
 
+    def __init__(self, model: Model, count: int, embedding: Embedding) -> None:
+        unet = model.unet("final")
+        bucket = model.profile.buckets[0]
+        size = [float(side) for side in (bucket.height, bucket.width, 0, 0, bucket.height, bucket.width)]
+        shape = (count, model.latent_channels, bucket.height // model.vae_scale, bucket.width // model.vae_scale)
+        self._inputs = (
+            torch.randn(shape, device=model.device, dtype=model.dtype),
+            torch.full((count,), 500.0, device=model.device),
+            embedding.prompt_embeds.expand(count, -1, -1).contiguous(),
+            embedding.pooled.expand(count, -1).contiguous(),
+            torch.tensor([size] * count, device=model.device, dtype=model.dtype),
+            None,
+        )
+        network = TracedUNet(unet)
+        self.stock = network.eager
+        self.ours = network if can_trace(unet) else network.eager
 
-def _synchronise(model: Model) -> None:
-    if model.device.type == "cuda":
-        torch.cuda.synchronize()
+    @torch.no_grad()
+    def seconds(self, forward: Callable[..., Tensor]) -> float:
+        return _seconds(lambda: forward(*self._inputs), self._inputs[0].device)
 
 
 def measure(model: Model, count: int, embedding: Embedding, rounds: int, budget_s: float) -> dict[str, float]:
-    """Medians over pairs of a bare forward and a loop step, in turn one or the other first.
+    """Medians over rounds of one loop step, one bare forward and one stock forward, each first in its turn.
 
     best_ratio compares the fastest of each, which other work on the machine disturbs least.
     """
     loop = StepLoop(Denoiser(model, "final"), Adapters(model.unet("final"), {}), count, time.perf_counter)
     for row in rows_of(model, count, embedding, 50):
         loop.join(row)
-    bare_step_s(model, count, embedding)
-    loop.step()
-    pairs: list[tuple[float, float]] = []
+    forwards = Forwards(model, count, embedding)
+    jobs: dict[str, Callable[[], float]] = {
+        "loop": lambda: _seconds(loop.step, model.device),
+        "bare": lambda: forwards.seconds(forwards.ours),
+        "stock": lambda: forwards.seconds(forwards.stock),
+    }
+    for job in jobs.values():
+        job()
+    times: dict[str, list[float]] = {name: [] for name in jobs}
     end_s = time.perf_counter() + budget_s
-    while len(pairs) < min(rounds, MAX_STEPS) and (len(pairs) < 3 or time.perf_counter() < end_s):
-        bare_first = len(pairs) % 2 == 0
-        before_s = bare_step_s(model, count, embedding) if bare_first else 0.0
-        ours_s = _loop_step_s(model, loop)
-        pairs.append((before_s if bare_first else bare_step_s(model, count, embedding), ours_s))
-    bare, ours = zip(*pairs, strict=True)
+    while (done := len(times["loop"])) < min(rounds, MAX_STEPS) and (done < 3 or time.perf_counter() < end_s):
+        names = [*jobs][done % 3 :] + [*jobs][: done % 3]
+        for name in names:
+            times[name].append(jobs[name]())
     return {
         "rows": count,
-        "bare_ms": round(statistics.median(bare) * 1000, 2),
-        "loop_ms": round(statistics.median(ours) * 1000, 2),
-        "ratio": round(statistics.median(o / b for b, o in pairs), 3),
-        "best_ratio": round(min(ours) / min(bare), 3),
-        "pairs": len(pairs),
+        **{f"{name}_ms": round(statistics.median(values) * 1000, 2) for name, values in times.items()},
+        "ratio": _ratio(times["loop"], times["bare"]),
+        "best_ratio": round(min(times["loop"]) / min(times["bare"]), 3),
+        "ratio_to_stock": _ratio(times["loop"], times["stock"]),
+        "rounds": done,
     }
 
 
-def _loop_step_s(model: Model, loop: StepLoop) -> float:
+def _ratio(ours: list[float], others: list[float]) -> float:
+    return round(statistics.median(mine / theirs for mine, theirs in zip(ours, others, strict=True)), 3)
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
     started_s = time.perf_counter()
-    loop.step()
-    _synchronise(model)
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
     return time.perf_counter() - started_s
 
 
@@ -98,9 +114,9 @@ def main() -> None:
     parser.add_argument("--model-dir", type=Path, default=ROOT / "models" / "storybook" / "bundle")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, help="threads of a forward; as many as a worker uses by default")
     given = parser.parse_args()
-    torch.set_num_threads(given.threads)
+    use_threads(given.threads)
     model = load_model(given.model_dir, device=given.device, roles=("final",))
     embedding = Encoder(model, ByteLRU(1 << 20)).encode("a cat on the beach")
     figures = [measure(model, count, embedding, given.rounds, BUDGET_S / 2) for count in (1, 8)]
@@ -108,11 +124,11 @@ def main() -> None:
         "model": model.profile.id,
         "device": str(model.device),
         "dtype": str(model.dtype),
-        "threads": given.threads,
+        "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "target_ratio": TARGET_RATIO,
     }
-    columns = ["rows", "bare_ms", "loop_ms", "ratio", "best_ratio", "pairs"]
+    columns = ["rows", "loop_ms", "bare_ms", "stock_ms", "ratio", "best_ratio", "ratio_to_stock", "rounds"]
     rows = [[line[column] for column in columns] for line in figures]
     emit("engine_overhead", config, {"by_rows": figures}, columns, rows)
 

@@ -34,7 +34,7 @@ class Settings(BaseSettings):
     public_url: str | None = Field(None, description="address that people reach the app under, for signed URLs")
     root_path: str = Field("", description="sub-path that a proxy serves the app under")
     roles: str = Field("preview,final,decode,finish", description="roles of the worker that serve starts; may be empty")
-    torch_threads: int | None = Field(None, ge=1, description="threads of one network forward; default all cores")
+    torch_threads: int | None = Field(None, ge=1, description="threads of one network forward; default half the cores")
     max_preview_rows: int = Field(8, ge=1, le=64, description="previews in one denoising batch")
     max_final_rows: int = Field(8, ge=2, le=64, description="network rows in one denoising batch of renders")
     embedding_cache_mb: int = Field(64, ge=1, description="prompt embeddings kept in a worker, MiB")

@@ -35,15 +35,13 @@ class Finished:
 class Outbox:
     """One thread; of several waiting previews of a session only the newest is decoded."""
 
-    def __init__(
-        self, *, decoder: Decoder, classifier: ImageClassifier, previews: Previews, replies: Replies, max_batch: int = 8
-    ) -> None:
+    def __init__(self, *, decoder: Decoder, classifier: ImageClassifier, previews: Previews, replies: Replies) -> None:
         self._decoder = decoder
         self._classifier = classifier
         self._previews = previews
         self._replies = replies
-        self._max_batch = max_batch
         self._queue: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
+        self._waiting: dict[str, Finished] = {}  # by session, the longest waiting first
         self._thread = threading.Thread(target=self._run, name="preview-outbox", daemon=True)
 
     def start(self) -> None:
@@ -53,33 +51,40 @@ class Outbox:
         self._queue.put(finished)
 
     def close(self) -> None:
+        """Publishes what was put before, and ends."""
         self._queue.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        while (first := self._queue.get()) is not None:
-            waiting, closing = [first], False
-            while not self._queue.empty() and len(waiting) < self._max_batch:
-                item = self._queue.get()
-                closing = item is None
-                if item is None:
-                    break
-                waiting.append(item)
-            self._publish(newest_of_each_session(waiting))
-            if closing:
-                return
+        closing = False
+        while self._waiting or not closing:
+            while not closing and (not self._waiting or not self._queue.empty()):
+                finished = self._queue.get()
+                closing = finished is None
+                if finished is not None:
+                    self._keep(finished)
+            if self._waiting:
+                self._publish(self._take())
 
-    def _publish(self, batch: list[Finished]) -> None:
-        groups: dict[tuple[int, ...], list[Finished]] = {}
-        for finished in batch:
-            groups.setdefault(tuple(finished.latents.shape), []).append(finished)
-        for group in groups.values():
-            try:
-                self._publish_group(group)
-            except Exception as error:  # a batch fails, the thread goes on
-                log.exception("previews failed after denoising")
-                for finished in group:
-                    self._reply(finished, {"error": {"code": getattr(error, "code", "failed"), "message": str(error)}})
+    def _keep(self, finished: Finished) -> None:
+        session = finished.request.session
+        known = self._waiting.get(session)
+        if known is None or finished.request.rev >= known.request.rev:
+            self._waiting[session] = finished  # in the place of the older one
+
+    def _take(self) -> list[Finished]:
+        """The one that waits longest and those that can be decoded with it."""
+        shape = next(iter(self._waiting.values())).latents.shape
+        alike = [session for session, finished in self._waiting.items() if finished.latents.shape == shape]
+        return [self._waiting.pop(session) for session in alike[: self._decoder.max_rows]]
+
+    def _publish(self, group: list[Finished]) -> None:
+        try:
+            self._publish_group(group)
+        except Exception as error:  # a group fails, the thread goes on
+            log.exception("previews failed after denoising")
+            for finished in group:
+                self._reply(finished, {"error": {"code": getattr(error, "code", "failed"), "message": str(error)}})
 
     def _publish_group(self, group: list[Finished]) -> None:
         started_s = perf_counter()
@@ -119,12 +124,3 @@ class Outbox:
         request = finished.request
         header = {"session": request.session, "rev": request.rev, "preview_id": request.preview_id, **body}
         self._replies.push(request.reply_to, pack_frame(header, payload))
-
-
-def newest_of_each_session(waiting: list[Finished]) -> list[Finished]:
-    newest: dict[str, Finished] = {}
-    for finished in waiting:
-        known = newest.get(finished.request.session)
-        if known is None or finished.request.rev >= known.request.rev:
-            newest[finished.request.session] = finished
-    return list(newest.values())

@@ -12,17 +12,17 @@ from torch import Tensor
 from core.errors import NonFinite, StartupError
 from sampling.model import Model
 
-MAX_DECODE_ROWS = 8
+MAX_DECODE_ROWS = 8  # on a GPU; a processor's cache holds one picture, and the first is shown sooner
 
 
 class Decoder:
     """Decodes in slices of at most max_rows, with a second try in fp32; threads that share it take turns."""
 
-    def __init__(self, model: Model, max_rows: int = MAX_DECODE_ROWS) -> None:
+    def __init__(self, model: Model, max_rows: int | None = None) -> None:
         if model.vae is None:
             raise StartupError("the model was loaded without a decoder", "add preview or decode to --roles")
         self._vae, self._dtype, self._device = model.vae, model.dtype, model.device
-        self._max_rows = max_rows
+        self.max_rows = max_rows or (1 if model.device.type == "cpu" else MAX_DECODE_ROWS)
         self._lock = threading.Lock()  # the fp32 try changes the weights that others would decode with
         config = model.vae.config
         channels = (1, -1, 1, 1)
@@ -41,7 +41,7 @@ class Decoder:
             raise NonFinite("latents are not finite; nothing was decoded")
         scaled = latents.to(self._device, torch.float32) * self._std / self._scaling + self._mean
         with self._lock:
-            pixels = torch.cat([self._pixels(part) for part in torch.split(scaled, self._max_rows)])
+            pixels = torch.cat([self._pixels(part) for part in torch.split(scaled, self.max_rows)])
         levels = ((pixels / 2 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
         array: NDArray[np.uint8] = levels.permute(0, 2, 3, 1).contiguous().cpu().numpy()
         return array

@@ -17,6 +17,7 @@ from sampling.noise import row_generator
 from sampling.rows import Row
 from sampling.samplers import SAMPLERS
 from sampling.schedule import sigmas_for, timesteps_for
+from sampling.traced import TracedUNet, can_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Denoiser:
     def __init__(self, model: Model, pool: PoolName) -> None:
         self.unet: UNet2DConditionModel = model.unet(pool)
         self.device, self.dtype = model.device, model.dtype
+        self._network = TracedUNet(self.unet)
+        self._traceable = can_trace(self.unet)
         self._alphas_cumprod = model.alphas_cumprod
         self._predicts_v = model.prediction_type == "v_prediction"
         self._channels, self._scale = model.latent_channels, model.vae_scale
@@ -96,14 +99,15 @@ class Denoiser:
         scale = (1 + sigma**2).sqrt()
         timesteps = torch.tensor([float(row.timesteps[row.step_index]) for row in rows], device=self.device)
         sample = (x / scale).to(dtype)
-        output = self.unet(
+        forward = self._network if self._traceable and not rows[0].styles else self._network.eager
+        output = forward(
             torch.cat([sample[given.guided], sample]),
             torch.cat([timesteps[given.guided], timesteps]),
-            encoder_hidden_states=given.prompt_embeds,
-            encoder_attention_mask=given.mask,
-            added_cond_kwargs={"text_embeds": given.pooled, "time_ids": given.time_ids},
-            return_dict=False,
-        )[0].float()
+            given.prompt_embeds,
+            given.pooled,
+            given.time_ids,
+            given.mask,
+        ).float()
         prediction = self._guide(output, given)
         if self._predicts_v:
             return x / scale**2 - prediction * (sigma / scale)
