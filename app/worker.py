@@ -130,18 +130,22 @@ class Worker:
                 return
 
     def _start_torch_roles(self, model: Model) -> None:
+        if "preview" in self.roles or "final" in self.roles:
+            self._start_engines(model)
+        if "decode" in self.roles:
+            work = DecodeWork(decoder=Decoder(model, "final"), renders=self._renders, latents=self._latents)
+            self._start_stage("decode", State.DECODING, work)
+
+    def _start_engines(self, model: Model) -> None:
+        """Both pools share the encoder, and the decoder of what is shown before a final is done."""
         cache: ByteLRU[Any] = ByteLRU(self._settings.embedding_cache_mb * 2**20)
-        encoder = Encoder(model, cache)
-        decoder = Decoder(model)
+        encoder, decoder = Encoder(model, cache), Decoder(model, "preview")
         catalogue = load_catalogue(self._settings.model_dir)
         if "preview" in self.roles:
             self._previews = self._preview_engine(model, encoder, decoder, catalogue)
             self._engines.append(self._previews)
         if "final" in self.roles:
             self._engines.append(self._final_engine(model, encoder, decoder, catalogue))
-        if "decode" in self.roles:
-            work = DecodeWork(decoder=decoder, renders=self._renders, latents=self._latents)
-            self._start_stage("decode", State.DECODING, work)
 
     def _preview_engine(self, model: Model, encoder: Encoder, decoder: Decoder, catalogue: Catalogue) -> PreviewEngine:
         rows = self._settings.max_preview_rows

@@ -60,7 +60,7 @@ def load_parts(max_rows: int = 8) -> Parts:
     def loop(pool: PoolName) -> StepLoop:
         return StepLoop(Denoiser(model, pool), Adapters(model.unet(pool), paths), max_rows, perf_counter)
 
-    return Parts(model, Encoder(model, ByteLRU(2**26)), Decoder(model), loop("preview"), loop("final"))
+    return Parts(model, Encoder(model, ByteLRU(2**26)), Decoder(model, "preview"), loop("preview"), loop("final"))
 
 
 def run(loop: StepLoop, rows: Sequence[Row]) -> None:

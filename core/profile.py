@@ -26,12 +26,17 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Defaults of one pool; adapter is a LoRA file fused into the pool's own UNet, relative to the model folder."""
+    """Defaults of one pool.
+
+    Relative to the model folder: adapter is a LoRA file fused into the pool's own UNet; decoder is a folder with a
+    smaller autoencoder of the same latents, for pictures that are shown on the way.
+    """
 
     sampler: Sampler
     steps: int
     guidance_scale: float
     adapter: str | None = None
+    decoder: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,22 +9,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.errors import NonFinite, StartupError
-from sampling.model import Model
+from core.errors import NonFinite
+from sampling.model import Model, PoolName
 
 MAX_DECODE_ROWS = 8  # on a GPU; a processor's cache holds one picture, and the first is shown sooner
 
 
 class Decoder:
-    """Decodes in slices of at most max_rows, with a second try in fp32; threads that share it take turns."""
+    """Decodes what a pool shows, in slices of at most max_rows, with a second try in fp32.
 
-    def __init__(self, model: Model, max_rows: int | None = None) -> None:
-        if model.vae is None:
-            raise StartupError("the model was loaded without a decoder", "add preview or decode to --roles")
-        self._vae, self._dtype, self._device = model.vae, model.dtype, model.device
+    Threads that share it take turns.
+    """
+
+    def __init__(self, model: Model, pool: PoolName = "final", max_rows: int | None = None) -> None:
+        self._vae, self._dtype, self._device = model.decoder(pool), model.dtype, model.device
         self.max_rows = max_rows or (1 if model.device.type == "cpu" else MAX_DECODE_ROWS)
         self._lock = threading.Lock()  # the fp32 try changes the weights that others would decode with
-        config = model.vae.config
+        config = self._vae.config
         channels = (1, -1, 1, 1)
         self._std = torch.tensor(config.get("latents_std") or [1.0], device=model.device).view(channels)
         self._mean = torch.tensor(config.get("latents_mean") or [0.0], device=model.device).view(channels)

@@ -41,7 +41,8 @@ class TextTower:
 class Model:
     """What load_model read; a part that no asked role needs is None.
 
-    Units: vae_scale is pixels per latent on a side.
+    vae paints finals, vae_preview what is shown on the way; where the model has one for both, it is the same object.
+    Units: vae_scale is pixels of a final per latent on a side.
     """
 
     profile: ModelProfile
@@ -52,6 +53,7 @@ class Model:
     unet_preview: UNet2DConditionModel | None
     unet_final: UNet2DConditionModel | None
     vae: Autoencoder | None
+    vae_preview: Autoencoder | None
     alphas_cumprod: tuple[float, ...]
     prediction_type: str
     latent_channels: int
@@ -65,6 +67,14 @@ class Model:
         if unet is None:
             raise StartupError(f"the model was loaded without role {pool}", f"add {pool} to --roles")
         return unet
+
+    def decoder(self, pool: PoolName) -> Autoencoder:
+        """Raises: StartupError when the model was loaded without a role that shows such pictures."""
+        vae = self.vae_preview if pool == "preview" else self.vae
+        if vae is None:
+            needed = "preview or final" if pool == "preview" else "decode"
+            raise StartupError(f"the model was loaded without the decoder of {pool}s", f"add {needed} to --roles")
+        return vae
 
 
 def load_model(
@@ -84,8 +94,9 @@ def load_model(
         raise StartupError(f"prediction_type {scheduler.config.prediction_type!r} is unknown", REMEDY)
     index, vae_config = _config(folder / "model_index.json"), _config(folder / "vae" / "config.json")
     final, preview = _load_unets(folder, profile, dtype, roles)
-    denoises, shows = "preview" in roles or "final" in roles, "preview" in roles or "decode" in roles
+    denoises = "preview" in roles or "final" in roles
     place = torch.device(device)
+    vae, vae_preview = _load_vaes(folder, profile, dtype, place, roles)
     return Model(
         profile=profile,
         folder=folder,
@@ -94,7 +105,8 @@ def load_model(
         towers=_load_towers(folder, dtype, place) if denoises else None,
         unet_preview=None if preview is None else _settle(preview, place),
         unet_final=None if final is None else _settle(final, place),
-        vae=_load_vae(folder, dtype, place, str(vae_config["_class_name"])) if shows else None,
+        vae=vae,
+        vae_preview=vae_preview,
         alphas_cumprod=tuple(scheduler.alphas_cumprod.double().tolist()),
         prediction_type=str(scheduler.config.prediction_type),
         latent_channels=int(vae_config["latent_channels"]),
@@ -136,11 +148,24 @@ def _load_towers(folder: Path, dtype: torch.dtype, device: torch.device) -> tupl
     return TextTower(tokenizers[0], _settle(first, device)), TextTower(tokenizers[1], _settle(second, device))
 
 
-def _load_vae(folder: Path, dtype: torch.dtype, device: torch.device, class_name: str) -> Autoencoder:
+def _load_vaes(
+    folder: Path, profile: ModelProfile, dtype: torch.dtype, device: torch.device, roles: Collection[str]
+) -> tuple[Autoencoder | None, Autoencoder | None]:
+    """The decoders of finals and of previews; the second also serves the glimpses of the final role."""
+    small = profile.preview.decoder
+    shows = "preview" in roles or "final" in roles
+    finals = _load_vae(folder / "vae", dtype, device) if "decode" in roles or (shows and small is None) else None
+    if not shows:
+        return finals, None
+    return finals, finals if small is None else _load_vae(folder / small, dtype, device)
+
+
+def _load_vae(folder: Path, dtype: torch.dtype, device: torch.device) -> Autoencoder:
     kinds = {"AutoencoderTiny": AutoencoderTiny, "AutoencoderKL": AutoencoderKL}
+    class_name = str(_config(folder / "config.json")["_class_name"])
     if class_name not in kinds:
         raise StartupError(f"autoencoder {class_name!r} is unknown; known are {', '.join(kinds)}", REMEDY)
-    return _settle(_load_part(kinds[class_name], folder / "vae", dtype), device)
+    return _settle(_load_part(kinds[class_name], folder, dtype), device)
 
 
 def _load_part(kind: Any, folder: Path, dtype: torch.dtype) -> Any:

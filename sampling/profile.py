@@ -33,6 +33,8 @@ def load_profile(folder: Path) -> ModelProfile:
     for pool in (profile.preview, profile.final):
         if pool.adapter is not None:
             check_safetensors(folder / pool.adapter)
+        if pool.decoder is not None:
+            _check_part(folder / pool.decoder)
     return profile
 
 
@@ -41,15 +43,19 @@ def check_files(folder: Path) -> None:
     for name in CONFIGS:
         _read_json(folder / name)
     for part in WEIGHTED:
-        _read_json(folder / part / "config.json")
-        weights = sorted((folder / part).glob("*.safetensors"))
-        if not weights:
-            raise StartupError(f"{folder / part} holds no .safetensors file", REMEDY)
-        for path in weights:
-            check_safetensors(path)
+        _check_part(folder / part)
     for part in TOKENIZERS:
         if not any((folder / part / name).is_file() for name in ("tokenizer.json", "vocab.json")):
             raise StartupError(f"{folder / part} holds neither tokenizer.json nor vocab.json", REMEDY)
+
+
+def _check_part(part: Path) -> None:
+    _read_json(part / "config.json")
+    weights = sorted(part.glob("*.safetensors"))
+    if not weights:
+        raise StartupError(f"{part} holds no .safetensors file", REMEDY)
+    for path in weights:
+        check_safetensors(path)
 
 
 def check_safetensors(path: Path) -> None:
@@ -108,10 +114,11 @@ def _profile_from(fields: dict[str, Any]) -> ModelProfile:
 
 
 def _pool_from(fields: dict[str, Any]) -> Pool:
-    adapter = fields.get("adapter")
+    adapter, decoder = fields.get("adapter"), fields.get("decoder")
     return Pool(
         sampler=Sampler(fields["sampler"]),
         steps=int(fields["steps"]),
         guidance_scale=float(fields["guidance_scale"]),
         adapter=None if adapter is None else str(adapter),
+        decoder=None if decoder is None else str(decoder),
     )

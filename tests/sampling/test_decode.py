@@ -95,7 +95,7 @@ def test_decode_never_tiles(model: Model) -> None:
 
 def test_decoder_says_what_to_do_when_the_model_has_none(model: Model) -> None:
     with pytest.raises(StartupError, match="roles"):
-        Decoder(replace(model, vae=None))
+        Decoder(replace(model, vae=None), "final")
 
 
 @pytest.mark.parametrize("size", [(128, 128), (64, 64), (100, 128), (152, 90), (64, 152), (151, 64)])

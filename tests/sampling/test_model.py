@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from diffusers import AutoencoderKL
 from safetensors.torch import load_file, save_file
 
 from core.errors import StartupError
+from sampling.decode import Decoder
 from sampling.model import Model, load_model
 
 
@@ -21,6 +23,8 @@ def test_model_reads_what_the_roles_need(bundle: Path) -> None:
     with pytest.raises(StartupError, match="--roles"):
         decode.unet("preview")
     assert load_model(bundle, roles=("finish",)).vae is None
+    final = load_model(bundle, roles=("final",))
+    assert final.decoder("preview") is final.decoder("final")  # the bundle has one for both
 
 
 def test_model_tells_its_shape(model: Model) -> None:
@@ -63,6 +67,38 @@ def test_model_is_refused_when_a_part_is_of_unknown_kind(
     (folder / file).write_text(json.dumps({**fields, key: value}))
     with pytest.raises(StartupError, match=value):
         load_model(folder, roles=("decode",))
+
+
+@pytest.fixture
+def two_decoders(bundle: Path, tmp_path: Path) -> Path:
+    """The bundle with a larger decoder for finals, 16 pixels a latent, and its own for previews."""
+    folder = tmp_path / "model"
+    shutil.copytree(bundle, folder)
+    (folder / "vae").rename(folder / "small")
+    blocks = ("DownEncoderBlock2D",) * 5, ("UpDecoderBlock2D",) * 5
+    large = AutoencoderKL(3, 3, *blocks, (8,) * 5, latent_channels=8, norm_num_groups=2, scaling_factor=0.5)
+    large.save_pretrained(folder / "vae")
+    fields = json.loads((folder / "storybook.json").read_text())
+    fields["preview"]["decoder"] = "small"
+    fields["buckets"] = [[2 * side for side in bucket] for bucket in fields["buckets"]]
+    (folder / "storybook.json").write_text(json.dumps(fields))
+    return folder
+
+
+def test_previews_have_a_decoder_of_their_own(two_decoders: Path) -> None:
+    model = load_model(two_decoders)
+    assert model.vae_scale == 16
+    latents = torch.zeros(1, 8, 16, 16)
+    assert Decoder(model, "preview").decode(latents).shape == (1, 128, 128, 3)
+    assert Decoder(model, "final").decode(latents).shape == (1, 256, 256, 3)
+    assert load_model(two_decoders, roles=("final",)).vae is None
+    with pytest.raises(StartupError, match="decode"):
+        load_model(two_decoders, roles=("preview",)).decoder("final")
+    with pytest.raises(StartupError, match="preview or final"):
+        load_model(two_decoders, roles=("decode",)).decoder("preview")
+    (two_decoders / "small" / "config.json").unlink()
+    with pytest.raises(StartupError, match="small"):
+        load_model(two_decoders)
 
 
 def test_model_in_bfloat16_holds_that_dtype(bundle: Path) -> None:
