@@ -1,15 +1,18 @@
 """Fetch the icon packages and render every object in the drawing styles."""
 
+import functools
 import io
 import json
 import shutil
 import subprocess
 import tarfile
+import unicodedata
 from pathlib import Path
 
 import resvg_py
 from catalogue import object_labels
 from PIL import Image
+from styling import STYLE_OF, STYLES
 
 WORK = Path(__file__).parent / "work"
 ICON_PX = 192
@@ -17,6 +20,7 @@ PACKAGES = {
     "flat": "@iconify-json/fluent-emoji-flat@1.2.6",
     "noto": "@iconify-json/noto@1.2.9",
     "ink": "@iconify-json/fluent-emoji-high-contrast@1.2.6",
+    "fxemoji": "@iconify-json/fxemoji@1.2.2",
     "names": "emojibase-data@17.0.0",
 }
 
@@ -52,18 +56,32 @@ def _render(icon: dict[str, object], default: int) -> Image.Image:
     return image.crop(box) if box else image
 
 
-def icons(style: str) -> dict[str, Image.Image]:
-    """Render one style: object name to a cropped RGBA picture.
-
-    Raises: KeyError when an object is missing from the package.
-    """
-    folder = WORK / "npm" / style
+def _keys(pack: str) -> dict[str, str]:
+    """Map objects to the names of their icons; packs without a table of code points go by Unicode's names."""
+    folder = WORK / "npm" / pack
     chars = json.loads((folder / "chars.json").read_text())
+    if chars:
+        bare = {name: code.replace("-fe0f", "") for name, code in _codepoints().items()}
+        return {name: chars.get(code) or chars[f"{code}-fe0f"] for name, code in bare.items()}
+    drawn = json.loads((folder / "icons.json").read_text())["icons"]
+    found = {}
+    for name, code in _codepoints().items():
+        official = unicodedata.name(chr(int(code.split("-")[0], 16)), "")
+        squeezed = ["".join(filter(str.isalnum, words.lower())) for words in (official, object_labels()[name], name)]
+        found[name] = next((key for key in squeezed if key in drawn), "")
+    return {name: key for name, key in found.items() if key}
+
+
+@functools.cache
+def icons(style: str) -> dict[str, Image.Image]:
+    """Render one style: object name to a cropped RGBA picture. A pack may lack some objects.
+
+    Raises: KeyError when a pack with a table of code points lacks an object.
+    """
+    folder = WORK / "npm" / STYLE_OF[style].pack
     pack = json.loads((folder / "icons.json").read_text())
     drawn: dict[str, Image.Image] = {}
-    for name, code in _codepoints().items():
-        bare = code.replace("-fe0f", "")
-        key = chars[bare] if bare in chars else chars[f"{bare}-fe0f"]
+    for name, key in _keys(STYLE_OF[style].pack).items():
         while key in pack.get("aliases", {}):
             key = pack["aliases"][key]["parent"]
         drawn[name] = _render(pack["icons"][key], pack.get("height", 32))
@@ -83,7 +101,7 @@ def contact_sheet(pictures: list[Image.Image], columns: int, path: Path) -> None
 def main() -> None:
     """Fetch the packages and check that every style draws every object."""
     fetch()
-    for style in ("flat", "noto", "ink"):
+    for style in STYLES:
         drawn = icons(style)
         small = [
             Image.alpha_composite(Image.new("RGBA", (64, 64), "white"), i.resize((64, 64))).convert("RGB")

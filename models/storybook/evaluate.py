@@ -1,152 +1,197 @@
-"""Measure the bundle with the judge: objects, backgrounds, styles and speed; a table, then one JSON line."""
+"""Measure the bundle with the judge, part by part; a table, then one JSON line.
+
+Every figure is a share of pictures unless its name says otherwise. Prompts and seeds are always the same.
+"""
 
 import argparse
 import json
+import statistics
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from random import Random
 
 import judge
+import numpy as np
+import prompts
 import torch
-from catalogue import PLACES, article, object_labels
-from data import contact_sheet
-from diffusers import LCMScheduler, StableDiffusionXLPipeline
 from family import BUNDLE
 from PIL import Image
+from prompts import Prompt
+from skimage.metrics import structural_similarity
+from studio import Mode, Studio
 from styling import STYLES
 
 MACHINE = "2 cores AMD EPYC, no GPU"
-_BATCH = 10
-_SHOWN = (
-    "a cat on the beach", "a dog on the grass", "a car in the desert", "a castle at sunset", "a boat on the sea",
-    "a tree in the snow", "a house in the forest", "a rocket in space", "an owl at night", "a balloon in the sky",
-    "a panda on a white background", "a horse on the grass", "an apple on a white background",
-    "a pizza on a yellow background", "a guitar on a teal background", "a penguin in the snow",
-    "a frog on a pink background", "a fish on a blue background", "a crown on a purple background",
-    "a bus on a green background", "a kitten", "a lion in the desert", "a cat and a dog on the grass",
-    "a small bee on a red background",
-)  # fmt: skip
+Figures = dict[str, float]
+_WHITE_DISTANCE = 24  # of 255: what differs more from the page belongs to the object
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """A caption and what the judge should see in it."""
+class Measures:
+    """Owns what every measurement needs; each method is one part, and `parts` lists them."""
 
-    text: str
-    thing: str
-    background: str
+    def __init__(self, studio: Studio, judged: judge.Judge, share: float) -> None:
+        self.studio, self.judged, self.share = studio, judged, share
+        self.final, self.preview = studio.mode("final"), studio.mode("preview")
+
+    def parts(self) -> dict[str, Callable[[], Figures]]:
+        """Return the measurements by name, quick ones first."""
+        return {
+            "judge": lambda: judge.own_accuracy(self.judged),
+            "similarity": self.similarity,
+            "sizes": self.sizes,
+            "pairs": self.pairs,
+            "held_out": self.held_out,
+            "buckets": self.buckets,
+            "guidance": self.guidance,
+            "negative": self.negative,
+            "previews": self.previews,
+            "styles": self.styles,
+            "finals": self.finals,
+        }
+
+    def _count(self, whole: int) -> int:
+        return max(4, round(whole * self.share))
+
+    def _score(self, asked: Sequence[Prompt], mode: Mode, negative: str = "") -> Figures:
+        began = time.perf_counter()
+        pictures = self.studio.draw(asked, mode, negative)
+        seconds = (time.perf_counter() - began) / len(asked)
+        objects, backgrounds, _ = judge.verdicts(self.judged, pictures)
+        things = torch.tensor([judge.OBJECTS.index(prompt.things[0]) for prompt in asked])
+        places = torch.tensor([judge.BACKGROUNDS.index(prompt.background) for prompt in asked])
+        return {
+            "top1": judge.hits(objects, things, 1),
+            "top5": judge.hits(objects, things, 5),
+            "background": judge.hits(backgrounds, places, 1),
+            "seconds": seconds,
+        }
+
+    def finals(self) -> Figures:
+        """Every object, two pictures each."""
+        return self._score(prompts.objects(self._count(len(judge.OBJECTS))), self.final)
+
+    def previews(self) -> Figures:
+        """Every object, two pictures each, in few steps."""
+        asked = prompts.objects(self._count(len(judge.OBJECTS)))
+        found: Figures = {}
+        for steps in (1, 2, 4, 8):
+            mode = Mode(True, steps, self.preview.guidance)
+            found |= {f"{steps}_{name}": value for name, value in self._score(asked, mode).items()}
+        return found
+
+    def similarity(self) -> Figures:
+        """SSIM of preview and final of one seed, both 64 pixels on the shorter side: the median."""
+        asked = prompts.objects(self._count(50))
+        finals = self.studio.draw(asked, self.final)
+        found: Figures = {}
+        for steps in (1, 4):
+            previews = self.studio.draw(asked, Mode(True, steps, self.preview.guidance))
+            pairs = zip(previews, finals, strict=True)
+            found[f"{steps}_median"] = statistics.median(_low_pass_ssim(*pair) for pair in pairs)
+        return found
+
+    def pairs(self) -> Figures:
+        """Both of two objects among the five best guesses of either half, one object a half."""
+        asked = prompts.pairs(self._count(60))
+        both = [self._shows_both(p, prompt) for p, prompt in zip(self._draw(asked), asked, strict=True)]
+        return {"both": statistics.mean(both)}
+
+    def _draw(self, asked: Sequence[Prompt]) -> list[Image.Image]:
+        return self.studio.draw(asked, self.final)
+
+    def _shows_both(self, picture: Image.Image, prompt: Prompt) -> bool:
+        width, height = picture.size
+        side, top = width // 2, (height - width // 2) * 0.6
+        halves = [picture.crop((x, round(top), x + side, round(top) + side)) for x in (0, width - side)]
+        objects = judge.verdicts(self.judged, halves)[0].topk(5, dim=1).indices.tolist()
+        first, second = (judge.OBJECTS.index(thing) for thing in prompt.things)
+        straight = first in objects[0] and second in objects[1]
+        return straight or (second in objects[0] and first in objects[1])
+
+    def sizes(self) -> Figures:
+        """ "small" covers less of the page and "big" more of it than the object as it comes."""
+        triples = prompts.sizes(self._count(40))
+        areas = [[_area(p) for p in self._draw([triple[i] for triple in triples])] for i in range(3)]
+        small, plain, big = areas
+        return {
+            "small_is_smaller": statistics.mean(a < b for a, b in zip(small, plain, strict=True)),
+            "big_is_bigger": statistics.mean(a > b for a, b in zip(big, plain, strict=True)),
+        }
+
+    def held_out(self) -> Figures:
+        """Words that training never saw beside those it did: the object for objects, the background for places."""
+        scores = [self._understood(asked) for asked in prompts.held_out_words()]
+        return {"unseen": scores[0], "seen": scores[1], "unseen_of_seen": scores[0] / max(scores[1], 1e-9)}
+
+    def _understood(self, asked: Sequence[Prompt]) -> float:
+        objects, backgrounds, _ = judge.verdicts(self.judged, self._draw(asked))
+        hits = []
+        for i, prompt in enumerate(asked):
+            if prompt.background == "white":
+                hits.append(judge.OBJECTS.index(prompt.things[0]) in objects[i].topk(5).indices.tolist())
+            else:
+                hits.append(judge.BACKGROUNDS.index(prompt.background) == int(backgrounds[i].argmax()))
+        return statistics.mean(hits)
+
+    def buckets(self) -> Figures:
+        """The same objects in every size."""
+        sizes = prompts.buckets(self._count(40))
+        found = {f"{size[1]}x{size[0]}_top5": self._score(asked, self.final)["top5"] for size, asked in sizes.items()}
+        return found | {"spread": max(found.values()) - min(found.values())}
+
+    def guidance(self) -> Figures:
+        """The object score as guidance rises."""
+        asked = prompts.objects(self._count(40))
+        scales = (1.0, 2.0, 3.0, 5.0, 7.0)
+        scores = {scale: self._score(asked, Mode(False, self.final.steps, scale)) for scale in scales}
+        return {f"{scale:g}_{name}": score[name] for scale, score in scores.items() for name in ("top1", "top5")}
+
+    def negative(self) -> Figures:
+        """How often grass that was asked for is gone when the negative prompt says "grass"."""
+        asked = prompts.on_grass(self._count(40))
+        shown = self._score(asked, self.final)["background"]
+        left = self._score(asked, self.final, negative="grass")["background"]
+        return {"grass_shown": shown, "grass_left": left, "removed": 1 - left / max(shown, 1e-9)}
+
+    def styles(self) -> Figures:
+        """Objects and style of every style in both pools, beside the same prompts without a style."""
+        asked = prompts.objects(self._count(30))
+        found: Figures = {}
+        for pool, mode in (("final", self.final), ("preview", self.preview)):
+            found[f"{pool}_plain_top5"] = self._score(asked, mode)["top5"]
+            for style in self.studio.styles:
+                styled = Mode(mode.preview, mode.steps, mode.guidance, ((style, 1.0),))
+                pictures = self.studio.draw(asked, styled)
+                objects, _, kinds = judge.verdicts(self.judged, pictures)
+                things = torch.tensor([judge.OBJECTS.index(prompt.things[0]) for prompt in asked])
+                found[f"{pool}_{style}_top5"] = judge.hits(objects, things, 5)
+                wanted = torch.full((len(asked),), STYLES.index(style))
+                found[f"{pool}_{style}_told_apart"] = judge.hits(kinds, wanted, 1)
+        return found
 
 
-@dataclass(frozen=True, slots=True)
-class Mode:
-    """How pictures are made: few-step preview or final, with or without a style."""
-
-    preview: bool
-    steps: int
-    guidance: float
-    style: str | None = None
+def _area(picture: Image.Image) -> float:
+    """Share of the picture that is not the white page."""
+    distance = 255 - np.asarray(picture.convert("RGB")).min(axis=2)
+    return float((distance > _WHITE_DISTANCE).mean())
 
 
-class Studio:
-    """Owns the pipeline and switches its adapters and sampler."""
-
-    def __init__(self, bundle: Path) -> None:
-        self.pipe = StableDiffusionXLPipeline.from_pretrained(bundle, torch_dtype=torch.float32)
-        self.pipe.set_progress_bar_config(disable=True)
-        self.pipe.load_lora_weights(bundle, weight_name="preview_lcm.safetensors", adapter_name="preview")
-        for entry in json.loads((bundle / "styles/styles.json").read_text()):
-            self.pipe.load_lora_weights(bundle / "styles", weight_name=entry["file"], adapter_name=entry["id"])
-        self._final = self.pipe.scheduler
-        self._preview = LCMScheduler.from_config(self.pipe.scheduler.config)
-
-    def draw(self, texts: list[str], mode: Mode, size_hw: tuple[int, int] = (128, 128)) -> list[Image.Image]:
-        """Draw the prompts, each with its place in the list as its seed."""
-        active = [name for name in (mode.style, "preview" if mode.preview else None) if name]
-        self.pipe.enable_lora()
-        self.pipe.set_adapters(active) if active else self.pipe.disable_lora()
-        self.pipe.scheduler = self._preview if mode.preview else self._final
-        pictures: list[Image.Image] = []
-        for at in range(0, len(texts), _BATCH):
-            part = texts[at : at + _BATCH]
-            pictures += self.pipe(
-                part,
-                height=size_hw[0],
-                width=size_hw[1],
-                num_inference_steps=mode.steps,
-                guidance_scale=mode.guidance,
-                generator=[torch.Generator().manual_seed(at + i) for i in range(len(part))],
-            ).images
-        return pictures
+def _low_pass_ssim(first: Image.Image, second: Image.Image) -> float:
+    """SSIM over RGB with a Gaussian window (Wang et al. 2004), both 64 pixels on the shorter side."""
+    scale = 64 / min(first.size)
+    size = (round(first.width * scale), round(first.height * scale))
+    arrays = [np.asarray(picture.resize(size, Image.Resampling.BOX)) for picture in (first, second)]
+    options = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False}
+    return float(structural_similarity(*arrays, channel_axis=2, data_range=255, **options))
 
 
-def white_prompts(count: int) -> list[Prompt]:
-    """Ask for `count` objects on white, each trained object as often as the others."""
-    trained = Random(41).sample([*object_labels()], len(object_labels()))
-    things = [trained[i % len(trained)] for i in range(count)]
-    return [Prompt(f"{article(thing)} on a white background", thing, "white") for thing in things]
-
-
-def background_prompts(each: int) -> list[Prompt]:
-    """Ask for every place and colour `each` times, with different objects."""
-    rng, prompts = Random(42), []
-    for background in judge.BACKGROUNDS:
-        setting = PLACES[background][0] if background in PLACES else f"on {article(background)} background"
-        for thing in rng.sample([*object_labels()], each):
-            prompts.append(Prompt(f"{article(thing)} {setting}", thing, background))
-    return prompts
-
-
-def score(studio: Studio, judged: judge.Judge, prompts: list[Prompt], mode: Mode) -> dict[str, float]:
-    """Draw prompts and return what the judge says of them."""
-    began = time.perf_counter()
-    pictures = studio.draw([prompt.text for prompt in prompts], mode)
-    seconds = (time.perf_counter() - began) / len(prompts)
-    objects, backgrounds, styles = judge.verdicts(judged, pictures)
-    things = torch.tensor([judge.OBJECTS.index(prompt.thing) for prompt in prompts])
-    places = torch.tensor([judge.BACKGROUNDS.index(prompt.background) for prompt in prompts])
-    asked = torch.full((len(prompts),), STYLES.index(mode.style or "flat"))
-    return {
-        "object_top1": judge.hits(objects, things, 1),
-        "object_top5": judge.hits(objects, things, 5),
-        "background": judge.hits(backgrounds, places, 1),
-        "style": judge.hits(styles, asked, 1),
-        "s_per_picture": seconds,
-    }
-
-
-def measure(studio: Studio, judged: judge.Judge, modes: dict[str, Mode], share: float) -> dict[str, dict[str, float]]:
-    """Run every measurement; `share` below one takes fewer prompts."""
-    white, places = white_prompts(round(100 * share)), background_prompts(max(1, round(2 * share)))
-    figures = {}
-    for name, mode in modes.items():
-        figures[f"{name}_white"] = score(studio, judged, white, mode)
-        figures[f"{name}_places"] = score(studio, judged, places, mode)
-        for style in STYLES[1:]:
-            styled = Mode(mode.preview, mode.steps, mode.guidance, style)
-            figures[f"{name}_{style}"] = score(studio, judged, white[: round(30 * share)], styled)
-    return figures
-
-
-def sheets(studio: Studio, final: Mode, preview: Mode, folder: Path) -> None:
-    """Write the contact sheets of the model card."""
-    texts = list(_SHOWN)
-    contact_sheet(studio.draw(texts, final), 6, folder / "contact_base.jpg")
-    contact_sheet(studio.draw(texts, preview), 6, folder / "contact_preview.jpg")
-    rows: list[Image.Image] = []
-    for mode in (final, preview):
-        for style in STYLES[1:]:
-            rows += studio.draw(texts[:12], Mode(mode.preview, mode.steps, mode.guidance, style))
-    contact_sheet(rows, 6, folder / "contact_styles.jpg")
-
-
-def report(figures: dict[str, dict[str, float]], config: dict[str, object], path: Path | None) -> None:
+def report(found: dict[str, Figures], config: dict[str, object], path: Path | None) -> None:
     """Print the table and the JSON line; append the line to a file if one is given."""
-    columns = list(next(iter(figures.values())))
-    print(f"{'':16}" + "".join(f"{column:>15}" for column in columns))
-    for name, row in figures.items():
-        print(f"{name:16}" + "".join(f"{row[column]:15.3f}" for column in columns))
-    rounded = {name: {k: round(v, 3) for k, v in row.items()} for name, row in figures.items()}
+    for part, figures in found.items():
+        print(part)
+        for name, value in figures.items():
+            print(f"  {name:32}{value:8.3f}")
+    rounded = {part: {name: round(value, 3) for name, value in figures.items()} for part, figures in found.items()}
     line = json.dumps({"machine": MACHINE, "config": config, "figures": rounded})
     print(line)
     if path:
@@ -157,25 +202,25 @@ def report(figures: dict[str, dict[str, float]], config: dict[str, object], path
 def main() -> None:
     """Evaluate a bundle."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", help="what to measure; everything by default")
     parser.add_argument("--bundle", type=Path, default=BUNDLE)
     parser.add_argument("--share", type=float, default=1.0, help="fraction of the prompts to draw")
-    parser.add_argument("--pool", choices=("final", "preview"), help="measure one pool only")
-    parser.add_argument("--sheets", action="store_true", help="write the contact sheets into the bundle")
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--results", type=Path, default=None, help="file to append the JSON line to")
     options = parser.parse_args()
-    torch.set_num_threads(2)
-    settings = json.loads((options.bundle / "storybook.json").read_text())
-    final = Mode(False, settings["final"]["steps"], settings["final"]["guidance_scale"])
-    preview = Mode(True, settings["preview"]["steps"], settings["preview"]["guidance_scale"])
-    studio, judged = Studio(options.bundle), judge.load()
-    modes = {"final": final, "preview": preview}
-    chosen = {name: mode for name, mode in modes.items() if options.pool in (None, name)}
-    figures = measure(studio, judged, chosen, options.share)
-    figures_of_judge = {key: round(value, 3) for key, value in judge.own_accuracy(judged).items()}
-    config = {"final": settings["final"], "preview": settings["preview"], "share": options.share, **figures_of_judge}
-    report(figures, config, options.results)
-    if options.sheets:
-        sheets(studio, final, preview, options.bundle)
+    torch.set_num_threads(options.threads)
+    studio = Studio(options.bundle)
+    measures = Measures(studio, judge.load(), options.share).parts()
+    unknown = set(options.parts) - set(measures)
+    if unknown:
+        parser.error(f"unknown parts {sorted(unknown)}; known are {', '.join(measures)}")
+    found: dict[str, Figures] = {}
+    for part in options.parts or measures:
+        print(f"measuring {part}", flush=True)
+        found[part] = measures[part]()
+    profile = studio.profile
+    config = {"version": profile["version"], "share": options.share, "final": profile["final"]}
+    report(found, {**config, "preview": profile["preview"]}, options.results)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from data import icons
 from family import WORK
 from PIL import Image
 from scenes import BUCKETS, compose
-from styling import STYLES, wash
+from styling import STYLES
 from torch import Tensor, nn
 
 BACKGROUNDS = (*COLOURS, *PLACES)
@@ -71,7 +71,7 @@ def labelled_scenes(count: int, seed: int) -> Labelled:
         style = STYLES[0] if rng.random() < 0.5 else rng.choice(STYLES[1:])
         name, background = OBJECTS[i % len(OBJECTS)], rng.choice(BACKGROUNDS)
         size = BUCKETS[0] if rng.random() < 0.7 else rng.choice(BUCKETS[1:])
-        scene = compose(drawn[style], (name,), background, size, rng, wash(style))
+        scene = compose(drawn[style], (name,), background, size, rng, style)
         pictures.append(shrink(Image.fromarray(scene.picture)))
         objects.append(OBJECTS.index(name))
         backgrounds.append(BACKGROUNDS.index(background))

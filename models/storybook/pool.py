@@ -41,11 +41,11 @@ class Pool:
     """Owns the encoded scenes of every bucket; everything random comes from its seed."""
 
     def __init__(
-        self, family: Family, icons: dict[str, Image.Image], capacity: int, seed: int, wash: float = 0.0
+        self, family: Family, icons: dict[str, Image.Image], capacity: int, seed: int, style: str = "flat"
     ) -> None:
         self._family = family
         self._icons = icons
-        self._wash = wash
+        self._style = style
         self._rng = Random(seed)
         self._batches: dict[tuple[int, int], Batch] = {}
         self._cursor = dict.fromkeys(BUCKETS, 0)
@@ -57,7 +57,7 @@ class Pool:
             self._batches[size] = _joined(parts)
 
     def _fresh(self, size_hw: tuple[int, int], count: int) -> Batch:
-        scenes = [draw_scene(self._icons, size_hw, self._rng, self._wash) for _ in range(count)]
+        scenes = [draw_scene(self._icons, size_hw, self._rng, self._style) for _ in range(count)]
         pictures = torch.from_numpy(np.stack([scene.picture for scene in scenes]))
         masks = torch.from_numpy(np.stack([scene.mask for scene in scenes])).unsqueeze(1)
         return Batch(

@@ -7,6 +7,7 @@ import numpy as np
 from backgrounds import paint
 from catalogue import COLOURS, PLACES, SYNONYMS, article
 from PIL import Image
+from styling import STYLE_OF
 
 BUCKETS: tuple[tuple[int, int], ...] = ((128, 128), (144, 112), (112, 144), (152, 104), (104, 152))
 _PAIR_SHARE = 0.15
@@ -88,13 +89,12 @@ def compose(
     background: str,
     size_hw: tuple[int, int],
     rng: Random,
-    wash: float = 0.0,
+    style: str = "flat",
 ) -> Scene:
-    """Compose a scene of at most two named objects on a place or colour, paled towards white by `wash`."""
+    """Compose a scene of at most two named objects on a place or colour, painted over as the style does."""
     height, width = size_hw
-    canvas = paint(background, (width, height), rng)
-    if wash:
-        canvas = Image.blend(canvas, Image.new("RGB", canvas.size, "white"), wash)
+    brushes = STYLE_OF[style]
+    canvas = brushes.paper(paint(background, (width, height), rng), rng)
     mask = Image.new("L", (width, height), 0)
     size_word = ""
     if len(names) == 1:
@@ -105,10 +105,11 @@ def compose(
         for name, x in zip(names, (0.28, 0.72), strict=True):
             _place(canvas, mask, icons[name], (width * x, height * rng.uniform(0.5, 0.6)), reach)
     caption = _caption([_noun(name, size_word, rng) for name in names], background, rng)
-    return Scene(np.asarray(canvas), np.asarray(mask, dtype=np.float32) / 255, caption, names, background)
+    finished = brushes.finish(canvas, rng)
+    return Scene(np.asarray(finished), np.asarray(mask, dtype=np.float32) / 255, caption, names, background)
 
 
-def draw_scene(icons: dict[str, Image.Image], size_hw: tuple[int, int], rng: Random, wash: float = 0.0) -> Scene:
+def draw_scene(icons: dict[str, Image.Image], size_hw: tuple[int, int], rng: Random, style: str = "flat") -> Scene:
     """Compose a random scene: mostly one large object, plain colours as often as places."""
     objects = sorted(icons)
     count = rng.choices((0, 1, 2), (_EMPTY_SHARE, 1 - _EMPTY_SHARE - _PAIR_SHARE, _PAIR_SHARE))[0]
@@ -118,4 +119,4 @@ def draw_scene(icons: dict[str, Image.Image], size_hw: tuple[int, int], rng: Ran
         background = "white" if rng.random() < 0.4 else rng.choice(sorted(COLOURS))
     else:
         background = rng.choice(sorted(PLACES))
-    return compose(icons, names, background, size_hw, rng, wash)
+    return compose(icons, names, background, size_hw, rng, style)

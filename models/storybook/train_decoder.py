@@ -19,7 +19,7 @@ from diffusers import AutoencoderKL
 from family import BUNDLE, PAINTED, WORK, Family, load_family
 from PIL import Image
 from scenes import BUCKETS, draw_scene
-from styling import STYLES, wash
+from styling import STYLES
 from torch import Tensor
 from train_base import rate_at
 from workers import run_workers
@@ -85,7 +85,7 @@ class Scenes:
         rng = self._rng
         size = BUCKETS[0] if rng.random() < 0.6 else rng.choice(BUCKETS[1:])
         style = STYLES[0] if rng.random() < 0.6 else rng.choice(STYLES[1:])
-        scene = draw_scene(self._icons[style], (PAINTED * size[0], PAINTED * size[1]), rng, wash(style))
+        scene = draw_scene(self._icons[style], (PAINTED * size[0], PAINTED * size[1]), rng, style)
         half = Image.fromarray(scene.picture).resize((size[1], size[0]), Image.Resampling.LANCZOS)
         with torch.no_grad():
             latents = self._vae.encode(_pixels(np.asarray(half))[None]).latents[0]

@@ -15,7 +15,7 @@ from data import icons
 from family import BASE, WORK, Family, alphas_cumprod, denoise, encode, load_family, signal_noise
 from pool import Batch, Pool
 from safetensors.torch import load_file
-from styling import STYLES, wash
+from styling import STYLES
 from torch import Tensor, nn
 from workers import run_workers
 
@@ -55,7 +55,7 @@ def work(rank: int, style: str, family: Family, parameters: list[nn.Parameter], 
     torch.set_num_threads(1)
     torch.manual_seed(30 + rank)
     alphas, rng = alphas_cumprod(), Random(31 + rank)
-    pool = Pool(family, icons(style), capacity=1600, seed=33 + rank, wash=wash(style))
+    pool = Pool(family, icons(style), capacity=1600, seed=33 + rank, style=style)
 
     def next_loss() -> Tensor:
         timesteps = choose(family, style, rng.random() < _PREVIEW_SHARE, budget.batch)
