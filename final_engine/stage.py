@@ -17,7 +17,10 @@ Work = Callable[[Entry, Record], None]
 
 
 class Stage:
-    """Runs work(entry, record) for each entry whose record still wants it; a failure fails that render alone."""
+    """Runs work(entry, record) for each entry whose record still wants it; a failure fails that render alone.
+
+    A second thread renews the hold on the entry at work, however long it takes.
+    """
 
     def __init__(
         self,
@@ -37,14 +40,26 @@ class Stage:
         self._lease_s = lease_s
         self._max_attempts = max_attempts
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._at_work: Entry | None = None
+        self._threads = [
+            threading.Thread(target=self._run, name=name, daemon=True),
+            threading.Thread(target=self._beat, name=f"{name}-heartbeat", daemon=True),
+        ]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         self._stop.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
+
+    def _beat(self) -> None:
+        while not self._stop.wait(self._lease_s / 4):
+            entry = self._at_work
+            if entry is not None:
+                self._stream.heartbeat([entry])
 
     def _run(self) -> None:
         looked_s = -self._lease_s
@@ -63,6 +78,7 @@ class Stage:
         if record is None or record.state is not self._expects:
             self._stream.ack(entry)
             return
+        self._at_work = entry
         try:
             self._work(entry, record)
         except Exception as error:  # this render fails, the stage goes on
@@ -70,3 +86,5 @@ class Stage:
             body = {"code": getattr(error, "code", "failed"), "message": str(error) or type(error).__name__}
             self._renders.finish(record.id, record.attempt, State.FAILED, error=body)
             self._stream.ack(entry)
+        finally:
+            self._at_work = None

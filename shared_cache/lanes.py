@@ -71,6 +71,7 @@ class Reader:
         self._pull = client.register_script(scripts.PULL)
         self._take_over = client.register_script(scripts.TAKE_OVER)
         self._heartbeat = client.register_script(scripts.HEARTBEAT)
+        self._ack = client.register_script(scripts.ACK)
         self._signal = Signal(client, group)
 
     def pull(self, count: int) -> list[Entry]:
@@ -104,7 +105,7 @@ class Reader:
         return [entries[position - 1] for position in lost]
 
     def ack(self, entry: Entry) -> None:
-        """Takes the entry out of its stream; again is harmless."""
+        """Takes the entry out of its stream if we hold it; again, or once another has taken it over, is harmless."""
         self._drop(entry.stream, entry.entry_id)
 
     def release(self, entries: Sequence[Entry]) -> None:
@@ -145,10 +146,7 @@ class Reader:
         return entries
 
     def _drop(self, stream: str, entry_id: str) -> None:
-        with self._client.pipeline() as pipe:
-            pipe.xack(stream, self._group, entry_id)
-            pipe.xdel(stream, entry_id)
-            pipe.execute()
+        self._ack(keys=[stream], args=[self._group, self._consumer, entry_id])
 
 
 def _unusable(render_id: str, attempt: str, state: str) -> str | None:

@@ -314,6 +314,15 @@ end
 return lost
 """
 
+ACK = """
+-- KEYS: stream. ARGV: group, consumer, entry id. What another holds by now stays its own.
+local held = redis.pcall('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[3], 1, ARGV[2])
+if held.err or #held == 0 then return 0 end
+redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
+redis.call('XDEL', KEYS[1], ARGV[3])
+return 1
+"""
+
 POST_MAIL = """
 -- KEYS: mail, ready, closed, wake. ARGV: session, rev, request, ttl. A later rev is never replaced by an earlier one.
 local known = tonumber(redis.call('HGET', KEYS[1], 'rev') or '-inf')

@@ -37,6 +37,17 @@ def test_late_twin_writes_nothing_when_its_entry_was_taken_over(client: redis.Re
     assert Latents(client).get_bytes("r1") == b"other"
 
 
+def test_late_twin_does_not_take_the_entry_away_from_its_new_holder(client: redis.Redis, renders: Renders) -> None:
+    entry, _ = running(client)
+    mine, other = lanes(client), lanes(client, "other")
+    (taken,) = other.take_over(0)
+    mine.ack(entry)
+    assert client.xlen(LANE) == 1 and renders.repair() == []
+    assert other.heartbeat([taken]) == []
+    other.ack(taken)
+    assert client.xlen(LANE) == 0
+
+
 def test_claim_starts_the_steps_again(client: redis.Redis, renders: Renders) -> None:
     _, record = running(client)
     renders.progress("r1", record.attempt, 5, 2)

@@ -1,0 +1,45 @@
+"""A stage keeps its hold on what it works on, however long that takes."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import redis
+
+from core.render import State
+from final_engine.stage import Stage
+from shared_cache.lanes import Entry, Stream
+from shared_cache.renders import Record, Renders
+from tests.shared_cache.makers import running
+
+LEASE_S = 0.2
+
+
+def test_long_work_is_not_taken_over(client: redis.Redis) -> None:
+    renders, begun, end = Renders(client), threading.Event(), threading.Event()
+    entry, record = running(client)
+    assert renders.hand_over(entry, record.attempt, "decode", State.DECODING, "r1", b"x")
+
+    def work(entry: Entry, record: Record) -> None:
+        begun.set()
+        assert end.wait(10)
+        renders.hand_over(entry, record.attempt, "finish", State.CHECKING, "r1", b"y")
+
+    stage = Stage(
+        name="decode",
+        stream=Stream(client, "decode", "decode", "slow"),
+        renders=renders,
+        expects=State.DECODING,
+        work=work,
+        lease_s=LEASE_S,
+        max_attempts=3,
+    )
+    stage.start()
+    assert begun.wait(10)
+    time.sleep(3 * LEASE_S)
+    assert Stream(client, "decode", "decode", "other").take_over(LEASE_S) == []
+    end.set()
+    stage.close()
+    found = renders.get("r1")
+    assert found is not None and (found.state, found.attempt) == (State.CHECKING, record.attempt)
