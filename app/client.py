@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from core.render import TERMINAL, State
 
 LOOK_AGAIN_S = 0.25
 TIMEOUT_S = httpx.Timeout(60.0, connect=5.0)
+_JSON = {"Content-Type": "application/json"}
 _TERMINAL = frozenset(state.value for state in TERMINAL)
 
 
@@ -86,8 +88,10 @@ class Client:
         return answer.content
 
     def _ask(self, method: str, path: str, fields: dict[str, Any] | None = None) -> dict[str, Any]:
+        # ASCII, and with NaN and lone surrogates as they are: the server names the field and its bound.
+        content = None if fields is None else json.dumps(fields)
         try:
-            answer = self._http.request(method, path, json=fields)
+            answer = self._http.request(method, path, content=content, headers=_JSON)
         except httpx.HTTPError as error:
             raise self._away(error) from None
         if answer.is_error:

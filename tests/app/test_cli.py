@@ -135,6 +135,11 @@ def test_render_that_ends_badly_is_told_and_exits_1(web: Web, here: Path, warm: 
         (["render"], "prompt"),
         (["render", "a", "--sampler", "x"], "euler"),
         (["render", "a", "--style", "ink:x"], "ink:0.8"),
+        (["render", "a", "--guidance", "nan"], "guidance_scale"),
+        (["render", "a", "--deadline", "inf"], "deadline_s"),
+        (["preview", "a", "--style", "ink:nan"], "number"),
+        (["preview", "a\udcff"], "Unicode"),
+        (["preview", "a", "--style", "\udcff"], "style"),
         (["render", "a", "-o", "r.gif"], ".png"),
         (["render", "a", "-o", "nowhere/r.png"], "nowhere"),
     ],
@@ -144,6 +149,8 @@ def test_bad_input_is_a_sentence_and_exit_code_1(here: Path, warm: None, argumen
     assert done.exit_code == 1
     assert words in done.stderr and "Traceback" not in done.stderr
     assert done.stdout == ""
+    told = json.loads(run(app, [*arguments, "--json"]).stdout)
+    assert words in told["error"]["message"]
 
 
 def test_named_server_that_is_not_there_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
