@@ -20,7 +20,6 @@ export class Accept {
     Object.assign(this, parts);
     this.button = root.querySelector("#fl-accept");
     this.label = root.querySelector("#fl-accept-label");
-    this.estimate = root.querySelector("#fl-estimate");
     this.said = root.querySelector("#fl-said");
     if (/Mac|iPhone|iPad/.test(navigator.platform)) root.querySelector("#fl-accept-key").textContent = "⌘ ↵";
     this.#handoffs(root.querySelector("#fl-handoff"));
@@ -51,8 +50,6 @@ export class Accept {
     this.button.disabled = !(shown || this.live.behind);
     this.button.setAttribute("aria-disabled", String(this.#posting || this.#waiting)); // keeps the focus, unlike disabled
     say(this.label, this.#waiting ? "Accepting…" : "Accept");
-    const { predicted } = this.store.get();
-    say(this.estimate, predicted === null ? "" : `about ${seconds(predicted)}`);
   }
 
   async #post(shown) {
@@ -62,7 +59,6 @@ export class Accept {
     try {
       const answer = await postRender(request);
       this.#renewed = false;
-      if (typeof answer.predicted_s === "number") this.store.set({ predicted: answer.predicted_s });
       this.#say(`Accepted: ${shorten(shown.request.prompt, 60)}`);
       this.accepted({ answer, shown, request });
     } catch (error) {

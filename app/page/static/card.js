@@ -1,6 +1,6 @@
 // One render in the strip: its state, place, progress and picture.
 
-import { h, icon, say, shorten } from "./dom.js";
+import { h, icon, say, seconds, shorten } from "./dom.js";
 
 export const ENDED = new Set(["done", "rejected", "blocked", "cancelled", "failed"]);
 const CROSS = "M6 6l8 8M14 6l-8 8";
@@ -70,9 +70,11 @@ export class Card {
     say(this.status, text);
   }
 
-  secondsLeft() {
+  /** Seconds until it is done, as predicted when it was accepted; null when nothing was, or when they have passed. */
+  get left() {
     const { created_s, predicted_s } = this.record;
-    return predicted_s ? created_s + predicted_s - Date.now() / 1000 : 0;
+    const left = predicted_s ? created_s + predicted_s - Date.now() / 1000 : 0;
+    return left > 0 && !this.ended ? left : null;
   }
 
   #build() {
@@ -103,9 +105,9 @@ export class Card {
     const prompt = recipe?.prompt ?? "";
     say(this.prompt, shorten(prompt, 120));
     this.prompt.title = prompt;
-    say(this.status, statusOf(this.record));
+    say(this.status, statusOf(this.record, this.left));
     this.open.disabled = !done;
-    this.open.setAttribute("aria-label", done ? `Open: ${prompt}` : `${statusOf(this.record)}: ${prompt}`);
+    this.open.setAttribute("aria-label", done ? `Open: ${prompt}` : `${this.status.textContent}: ${prompt}`);
     const hadFocus = document.activeElement === this.cancel;
     this.cancel.hidden = ended;
     this.cancel.setAttribute("aria-label", `Cancel: ${shorten(prompt, 60)}`);
@@ -136,9 +138,10 @@ export class Card {
   }
 }
 
-function statusOf({ state, position, progress, handoff, error }) {
-  if (state === "queued") return position > 1 ? `${ordinal(position)} in the queue` : "next in the queue";
-  if (state === "running") return progress?.steps ? `${progress.step} of ${progress.steps}` : "painting";
+function statusOf({ state, position, progress, handoff, error }, left) {
+  const time = left === null ? "" : ` · ~${seconds(left)}`;
+  if (state === "queued") return (position > 1 ? `${ordinal(position)} in the queue` : "next in the queue") + time;
+  if (state === "running") return (progress?.steps ? `${progress.step} of ${progress.steps}` : "painting") + time;
   if (state === "done") return typeof handoff?.similarity === "number" ? `${handoff.similarity.toFixed(2)} ≈ preview` : "done";
   const word = WORDS[state] ?? state;
   return error?.message && state !== "cancelled" ? `${word}: ${error.message}` : word;

@@ -128,7 +128,7 @@ export class Renders {
   #summary() {
     const active = this.#active();
     this.none.hidden = this.#cards.size > 0;
-    const left = Math.max(0, ...active.map((card) => card.secondsLeft()));
-    say(this.queue, active.length === 0 ? "" : `${active.length} in queue · ~${seconds(Math.max(left, 0.5))}`);
+    const left = Math.max(0, ...active.map((card) => card.left));
+    say(this.queue, active.length === 0 ? "" : `${active.length} in queue${left > 0 ? ` · ~${seconds(left)}` : ""}`);
   }
 }

@@ -33,7 +33,6 @@ const EMPTY = {
   sampler: "",
   count: 1,
   theme: "auto",
-  predicted: null, // seconds, of the last accepted render
 };
 
 export class Store {
