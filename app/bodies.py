@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -76,11 +77,18 @@ AnyBody = TypeVar("AnyBody", bound=Body)
 
 
 def parse_json(text: str) -> Any:
-    """Raises: InvalidInput for text that is not JSON, or nested beyond reason."""
+    """Raises: InvalidInput for text that is not JSON, or nested or long-numbered beyond reason."""
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
+    except json.JSONDecodeError:
         raise InvalidInput("body", _SENTENCES["json_invalid"]) from None
+    except (ValueError, RecursionError):
+        raise beyond_reason() from None
+
+
+def beyond_reason() -> InvalidInput:
+    """For JSON that Python declines to read."""
+    return InvalidInput("body", f"is nested too deep, or holds a number of over {sys.get_int_max_str_digits()} digits")
 
 
 def parse_body(model: type[AnyBody], fields: Any) -> AnyBody:

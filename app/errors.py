@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
 
-from app.bodies import MAX_BODY_BYTES, explain, printable
+from app.bodies import MAX_BODY_BYTES, beyond_reason, explain, printable
 from core.errors import (
     BlockedPrompt,
     Conflict,
@@ -83,6 +83,9 @@ async def _on_invalid(request: Request, error: Exception) -> JSONResponse:
 
 async def _on_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
+    cause = error.__cause__  # FastAPI's 400 for a body that could not be parsed
+    if isinstance(cause, (RecursionError, ValueError)) and not isinstance(cause, UnicodeError):
+        return answer(beyond_reason())
     return http_answer(error.status_code, str(error.detail), error.headers)
 
 

@@ -90,6 +90,7 @@ class LiveSession:
         try:
             fields = _fields_of(text)
             rev = self._newer_rev(fields)
+            _check_length(text)
             body = parse_body(LiveBody, fields)
             await self._ask(self._asker.request(body.rev, self._context.recipes.for_preview(body, self._seed)))
         except FirstlightError as error:
@@ -177,9 +178,13 @@ class LiveSession:
 def _fields_of(text: str | None) -> dict[str, Any]:
     if text is None:
         raise InvalidInput("body", "must be text, not bytes")
-    if len(text) > MAX_BODY_BYTES:
-        raise InvalidInput("body", f"has {len(text)} characters, at most {MAX_BODY_BYTES} are read")
     fields = parse_json(text)
     if not isinstance(fields, dict):
         raise InvalidInput("body", "must be a JSON object")
     return fields
+
+
+def _check_length(text: str | None) -> None:
+    """After its rev was read, so that the answer carries it; serve lets no message in that is long to parse."""
+    if text is not None and len(text) > MAX_BODY_BYTES:
+        raise InvalidInput("body", f"has {len(text)} characters, at most {MAX_BODY_BYTES} are read")

@@ -115,7 +115,9 @@ def test_socket_refuses_all_of_them_and_lives_on(web: Web) -> None:
         ('{"rev": 3}', 3),
         ("[" * 50_000, None),
         (b"\x00\x01", None),
-        ('{"rev": 1, "prompt": "' + "a" * 70_000 + '"}', None),
+        ('{"rev": 1, "seed": ' + "9" * 5000 + "}", None),
+        ('{"rev": 16, "prompt": "' + "a" * 100_000 + '"}', 16),
+        ('{"prompt": "' + "a" * 70_000 + '"}', None),
     ],
     ids=lambda case: ascii(case)[:30],
 )
@@ -138,6 +140,11 @@ def test_broken_json_is_told_in_our_shape(client: httpx.Client, path: str, conte
     answer = client.post(path, content=content, headers=JSON)
     assert answer.status_code in (400, 422), answer.text
     assert answer.json()["error"]["code"] == "invalid"
+
+
+@pytest.mark.parametrize("content", [b"[" * 60_000, b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}"], ids=len)
+def test_json_beyond_reason_is_invalid_like_any_other_input(client: httpx.Client, content: bytes) -> None:
+    assert_refused(client.post("/api/v1/renders", content=content, headers=JSON), "body", "digits")
 
 
 def test_surrogate_in_a_name_is_no_field(client: httpx.Client) -> None:
