@@ -11,6 +11,7 @@ from core.profile import Limits, ModelProfile
 from core.prompt import parse_weights
 from core.recipe import Recipe
 
+SHOWN_CHARACTERS = 40
 PoolName = Literal["preview", "final"]
 
 
@@ -59,8 +60,12 @@ def _check_styles(recipe: Recipe, limits: Limits, style_ids: Collection[str]) ->
     ids = [use.id for use in recipe.styles]
     if len(set(ids)) != len(ids):
         raise InvalidInput("styles", "names a style twice; give it one weight")
-    for use in recipe.styles:
+    for place, use in enumerate(recipe.styles):
         if use.id not in style_ids:
             known = ", ".join(sorted(style_ids)) or "none"
-            raise InvalidInput("styles", f"unknown style; known are {known}")
-        check_number(use.weight, "styles", 0.0, limits.max_style_weight)
+            raise InvalidInput(f"styles.{place}.id", f'no style "{_short(use.id)}"; known are {known}')
+        check_number(use.weight, f"styles.{place}.weight", 0.0, limits.max_style_weight)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= SHOWN_CHARACTERS else name[: SHOWN_CHARACTERS - 1] + "…"

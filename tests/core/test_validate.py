@@ -44,8 +44,6 @@ GOOD = Recipe("a cat", "", 7, 128, 128, 25, 4.0, Sampler.EULER, (), "storybook",
         ("guidance_scale", -3.0),
         ("guidance_scale", float("nan")),
         ("guidance_scale", float("inf")),
-        ("styles", (StyleUse("nope", 1.0),)),
-        ("styles", (StyleUse("ink", float("nan")),)),
         ("styles", (StyleUse("ink", 0.5), StyleUse("ink", 0.5))),
     ],
 )
@@ -53,6 +51,23 @@ def test_check_recipe_names_the_field_when_out_of_bounds(field: str, value: obje
     with pytest.raises(InvalidInput) as caught:
         check_recipe(replace(GOOD, **{field: value}), PROFILE, {"ink"}, "final")  # type: ignore[arg-type]
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (StyleUse("nope", 1.0), 'styles.1.id: no style "nope"; known are ink, noto'),
+        (StyleUse("n" * 41, 1.0), f'styles.1.id: no style "{"n" * 39}…"; known are ink, noto'),
+        (StyleUse("ink", 99.0), "styles.1.weight: must be a number in 0…2"),
+        (StyleUse("ink", float("nan")), "styles.1.weight: must be a number in 0…2"),
+    ],
+)
+def test_check_recipe_names_the_style_and_its_place(use: StyleUse, message: str) -> None:
+    styled = replace(GOOD, styles=(StyleUse("noto", 1.0), use))
+    with pytest.raises(InvalidInput) as caught:
+        check_recipe(styled, PROFILE, {"ink", "noto"}, "final")
+    assert caught.value.message == message
+    assert caught.value.field == message.partition(":")[0]
 
 
 @pytest.mark.parametrize("prompt", ["テスト 😀", "قطة على الشاطئ", "((((", "text:1.4", "é" * 2000])
