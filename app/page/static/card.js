@@ -1,6 +1,7 @@
 // One render in the strip: its state, place, progress and picture.
 
 import { h, icon, say, seconds, shorten } from "./dom.js";
+import { likeness, sayLikeness } from "./likeness.js";
 
 export const ENDED = new Set(["done", "rejected", "blocked", "cancelled", "failed"]);
 const CROSS = "M6 6l8 8M14 6l-8 8";
@@ -70,6 +71,11 @@ export class Card {
     say(this.status, text);
   }
 
+  /** Whether its status says how like its preview it is. */
+  get likened() {
+    return this.done && typeof this.record.handoff?.similarity === "number";
+  }
+
   /** Seconds until it is done, as predicted when it was accepted; null when nothing was, or when they have passed. */
   get left() {
     const { created_s, predicted_s } = this.record;
@@ -83,7 +89,7 @@ export class Card {
     this.count = h("span", { class: "fl-card-count", hidden: true });
     this.cancel = h("button", { type: "button", class: "fl-icon fl-card-cancel", "aria-label": "Cancel", title: "Cancel", onclick: () => this.on.cancel() }, icon(CROSS));
     this.bar = h("progress", { class: "fl-bar fl-card-bar", max: 1, value: 0, "aria-label": "progress" });
-    this.status = h("p", { class: "fl-card-status" });
+    this.status = h("p", { class: "fl-card-status", role: "note" });
     this.prompt = h("p", { class: "fl-card-prompt" });
     this.again = h("button", { type: "button", class: "fl-quiet fl-card-again", hidden: true, onclick: () => this.on.reuse() }, "Use prompt");
     this.element = h(
@@ -105,7 +111,7 @@ export class Card {
     const prompt = recipe?.prompt ?? "";
     say(this.prompt, shorten(prompt, 120));
     this.prompt.title = prompt;
-    say(this.status, statusOf(this.record, this.left));
+    sayLikeness(this.status, statusOf(this.record, this.left), this.likened);
     this.open.disabled = !done;
     this.open.setAttribute("aria-label", done ? `Open: ${prompt}` : `${this.status.textContent}: ${prompt}`);
     const hadFocus = document.activeElement === this.cancel;
@@ -138,13 +144,18 @@ export class Card {
   }
 }
 
-function statusOf({ state, position, progress, handoff, error }, left) {
+function statusOf({ state, position, progress, handoff, images, error }, left) {
   const time = left === null ? "" : ` · ~${seconds(left)}`;
   if (state === "queued") return (position > 1 ? `${ordinal(position)} in the queue` : "next in the queue") + time;
   if (state === "running") return (progress?.steps ? `${progress.step} of ${progress.steps}` : "painting") + time;
-  if (state === "done") return typeof handoff?.similarity === "number" ? `${handoff.similarity.toFixed(2)} ≈ preview` : "done";
+  if (state === "done") return typeof handoff?.similarity === "number" ? likenessOf(handoff.similarity, images) : "done";
   const word = WORDS[state] ?? state;
   return error?.message && state !== "cancelled" ? `${word}: ${error.message}` : word;
+}
+
+// Of a set only the first has the preview's seed, so only the first is compared with it.
+function likenessOf(similarity, images) {
+  return images.length > 1 ? `first of ${images.length}: ${likeness(similarity)}` : likeness(similarity);
 }
 
 function barOf(state, progress) {

@@ -1,6 +1,7 @@
 // The newest accepted render, in one line under Accept: progress without leaving the picture.
 
 import { say } from "./dom.js";
+import { sayLikeness } from "./likeness.js";
 
 export class Follow {
   #card = null;
@@ -23,7 +24,7 @@ export class Follow {
 
   show(card) {
     if (card !== this.#card) return;
-    say(this.text, card.status.textContent);
+    sayLikeness(this.text, card.status.textContent, card.likened);
     this.bar.hidden = card.ended;
     this.bar.value = card.bar.value;
     this.button.hidden = card.ended && !card.done;

@@ -1,6 +1,7 @@
 // A finished render in full: compared with its preview, its recipe, its times, and what to do next.
 
 import { h, icon, seconds } from "./dom.js";
+import { likeness, sayLikeness } from "./likeness.js";
 import { SAMPLERS } from "./more.js";
 
 const CROSS = "M5 5l10 10M15 5L5 15";
@@ -33,12 +34,13 @@ export class Viewer {
     this.pictures = h("div", { class: "fl-compare", style: `--ratio:${recipe.width / recipe.height}` });
     this.download = h("a", { class: "fl-primary", role: "button" }, "Download");
     const again = h("button", { type: "button", class: "fl-quiet", onclick: () => this.#reuse() }, "Make this the prompt again");
+    this.facts = h("dl", { class: "fl-recipe" });
     const side = h(
       "div",
       { class: "fl-viewer-side" },
       h("h2", { id: "fl-viewer-title", class: "fl-viewer-prompt" }, recipe.prompt),
       this.#thumbnails(),
-      h("dl", { class: "fl-recipe" }, ...this.#facts().flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+      this.facts,
       h("div", { class: "fl-viewer-do" }, this.download, again),
     );
     return h("div", { class: "fl-viewer-body" }, close, h("div", { class: "fl-viewer-see" }, this.pictures, this.#slider()), side);
@@ -85,6 +87,8 @@ export class Viewer {
   #pick(index) {
     const { images, recipe, preview_url } = this.record;
     const image = images[index];
+    this.picked = index;
+    this.#tell();
     const url = new URL(image.url, document.baseURI).href;
     const final = h("img", { src: url, alt: `${recipe.prompt}, final`, draggable: "false" });
     // The preview is of the first picture; the others have seeds of their own.
@@ -99,13 +103,22 @@ export class Viewer {
     if (images.length > 1) this.thumbs.forEach((thumb, at) => thumb.setAttribute("aria-pressed", String(at === index)));
   }
 
+  /** What is known of the picture that is picked. */
+  #tell() {
+    this.facts.replaceChildren(...this.#facts().flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+    const similarity = this.record.handoff?.similarity;
+    if (this.picked > 0 || typeof similarity !== "number") return; // only the first is compared with the preview
+    const words = h("span", { role: "note" });
+    sayLikeness(words, likeness(similarity), true);
+    this.facts.querySelector("dd").append(", ", words);
+  }
+
   #facts() {
     const { recipe, handoff, images, timings_ms: times = {} } = this.record;
     const styles = recipe.styles.map(({ id, weight }) => `${this.styleName(id)} ${Number(weight.toFixed(2))}`).join(", ");
-    const similar = typeof handoff?.similarity === "number" ? `, ${handoff.similarity.toFixed(2)} ≈ preview` : "";
     return [
-      ["Hand-off", `${handoff?.mode ?? recipe.handoff}${similar}`],
-      ["Seed", images.map(({ seed }) => seed).join(", ")],
+      ["Hand-off", handoff?.mode ?? recipe.handoff],
+      ["Seed", String(images[this.picked].seed)],
       ["Size", `${recipe.width} × ${recipe.height}`],
       ["Styles", styles || "none"],
       recipe.negative_prompt && ["Negative", recipe.negative_prompt],
