@@ -121,6 +121,25 @@ def test_recipe_becomes_the_prompt_again(desk: Desk) -> None:
     expect(desk.box).to_be_focused()
 
 
+def test_seed_of_the_picked_picture_becomes_the_seed_when_a_set_is_used_again(desk: Desk) -> None:
+    fewer_steps(desk, 2)
+    desk.page.get_by_role("group", name="Images").get_by_label("3").check()
+    desk.write("a lighthouse on the sea")
+    card = desk.done(desk.accept())
+    desk.page.get_by_role("group", name="Images").get_by_label("1").check()
+    expect(card.locator(".fl-card-status")).to_contain_text("first of 3", timeout=10_000)
+    card.get_by_role("button").first.click()
+    viewer = desk.page.get_by_role("dialog")
+    expect(viewer.locator(".fl-recipe")).to_contain_text("% like its preview")
+    last = viewer.locator(".fl-viewer-thumbs button").last
+    last.click()
+    expect(viewer.locator(".fl-recipe")).not_to_contain_text("% like its preview")
+    seed = (last.get_attribute("aria-label") or "").split()[-1]
+    assert seed != card.get_attribute("data-seed")
+    viewer.get_by_role("button", name="Make this the prompt again").click()
+    expect(desk.page.locator("#fl-seed")).to_have_value(seed)
+
+
 def test_two_people_at_once_do_not_see_each_others_renders(new_desk: Callable[..., Desk]) -> None:
     one, other = new_desk().open(), new_desk().open()
     for desk, prompt in ((one, "a red apple"), (other, "a green pear")):

@@ -132,7 +132,7 @@ export class Viewer {
   #reuse() {
     this.#return = null; // the focus goes to the prompt
     this.dialog.close();
-    this.on.reuse(this.record.recipe);
+    this.on.reuse({ ...this.record.recipe, seed: this.record.images[this.picked].seed });
   }
 }
 
