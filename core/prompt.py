@@ -13,6 +13,7 @@ from core.errors import InvalidInput
 
 EMPHASIS = 1.1
 MIN_WEIGHT, MAX_WEIGHT = 0.0, 2.0
+_FAR = 1e6  # products of nested weights stay within, so that none becomes infinite and then, times 0, not a number
 
 _TOKEN = re.compile(
     r"""(?P<escape>\\[()\[\]\\])
@@ -63,7 +64,11 @@ def _close(pieces: list[tuple[str, float]], start: int, factor: float) -> None:
     """Drops the opening bracket at start and multiplies what stands after it."""
     pieces[start] = ("", 1.0)
     for i in range(start + 1, len(pieces)):
-        pieces[i] = (pieces[i][0], pieces[i][1] * factor)
+        pieces[i] = (pieces[i][0], _within(pieces[i][1] * _within(factor)))
+
+
+def _within(weight: float) -> float:
+    return min(max(weight, -_FAR), _FAR)
 
 
 def _merge(pieces: list[tuple[str, float]]) -> tuple[Segment, ...]:

@@ -33,6 +33,13 @@ def test_parse_weights_multiplies_when_nested() -> None:
     assert weights["d"] == pytest.approx(0.55)
 
 
+@pytest.mark.parametrize(
+    "prompt", ["(((a:1e300):1e300):0)", "((" * 200 + "a" + ":1e300):-1e300)" * 200, "((a:-1e300):1e300)"]
+)
+def test_products_of_weights_stay_numbers(prompt: str) -> None:
+    assert all(0 <= segment.weight <= 2 for segment in parse_weights(prompt))
+
+
 @pytest.mark.parametrize("prompt", ["(a:nan)", "(a:inf)", "(a:-Infinity)", "x (a:1e999)"])
 def test_parse_weights_refuses_when_not_finite(prompt: str) -> None:
     with pytest.raises(InvalidInput, match="finite"):
