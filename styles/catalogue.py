@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import InvalidInput
+from core.profile import Limits
 from shared_cache.safetensors_header import check_safetensors
 
 STYLE_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
-MAX_WEIGHT = 10.0
+MAX_WEIGHT = Limits().max_style_weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def _style(folder: Path, entry: object, known: Mapping[str, Style]) -> Style:
 def _file(folder: Path, name: str) -> Path:
     """The checked file; it lies in the folder, whatever its name says."""
     path = folder / name
-    if "\0" in name or not path.resolve().is_relative_to(folder.resolve()):
+    if not path.resolve().is_relative_to(folder.resolve()):
         raise InvalidInput("file", "must lie in the styles folder")
     check_safetensors(path)
     return path
@@ -130,24 +131,35 @@ def _digest(path: Path) -> str:
 def _weight(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise InvalidInput("weight", "must be a number")
-    if abs(value) > MAX_WEIGHT:
-        raise InvalidInput("weight", f"must lie within -{MAX_WEIGHT:g} and {MAX_WEIGHT:g}")
+    if not 0 <= value <= MAX_WEIGHT:
+        raise InvalidInput("weight", f"must lie within 0 and {MAX_WEIGHT:g}")
     return float(value)
 
 
 def _words(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise InvalidInput("trigger_words", "must be a list of words")
-    return tuple(value)
+    return tuple(_sendable("trigger_words", word) for word in value)
 
 
 def _string(entry: dict[str, Any], name: str, default: str | None = None) -> str:
     value = entry.get(name, default)
     if not isinstance(value, str) or (default is None and not value):
         raise InvalidInput(name, "must be a text")
-    return value
+    return _sendable(name, value)
+
+
+def _sendable(name: str, text: str) -> str:
+    """Text that can be written to a page, a log and a database."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(name, "holds half a character (a lone surrogate)") from error
+    if "\0" in text:
+        raise InvalidInput(name, "holds a NUL character")
+    return text
 
 
 def _text_of(entry: object, name: str) -> str:
     value = entry.get(name) if isinstance(entry, dict) else None
-    return value if isinstance(value, str) else ""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else ""

@@ -87,12 +87,20 @@ def test_bad_files_are_reported_and_the_others_still_listed(tmp_path: Path) -> N
         (an_entry("../x"), "small letters"),
         (an_entry("other", file="../ink.safetensors"), "styles folder"),
         (an_entry("other", file="/etc/passwd"), "styles folder"),
-        (an_entry("other", file="a\0b"), "styles folder"),
+        (an_entry("other", file="a\0b"), "NUL"),
         (an_entry("other", file=""), "must be a text"),
         (an_entry("other", file="styles.json"), "not safetensors"),
         (an_entry("other", file="ink.safetensors", weight="1"), "weight"),
         (an_entry("other", file="ink.safetensors", weight=float("nan")), "weight"),
         (an_entry("other", file="ink.safetensors", weight=99), "weight"),
+        (an_entry("other", file="ink.safetensors", weight=-1), "weight"),
+        *(
+            (an_entry("other", file="ink.safetensors", **{field: "a\ud800"}), field)
+            for field in ("name", "licence", "description")
+        ),
+        (an_entry("other", file="ink.safetensors", name="a\0b"), "NUL"),
+        (an_entry("other", file="\ud800.safetensors"), "surrogate"),
+        (an_entry("other", file="ink.safetensors", trigger_words=["ok", "\udfff"]), "trigger_words"),
         (an_entry("other", file="ink.safetensors", trigger_words="ink"), "trigger_words"),
         ({"file": "ink.safetensors"}, "id"),
         (7, "not an object"),
