@@ -13,7 +13,7 @@ from app.asking import REPOSTS, Asker, no_answer
 from app.bodies import PreviewBody
 from app.context import Context
 from app.wants import Here, Owner
-from core.errors import BlockedPrompt, FirstlightError, Unavailable
+from core.errors import BlockedPrompt, FirstlightError, InvalidInput, Unavailable
 from core.wire import PreviewRequest
 
 router = APIRouter()
@@ -70,4 +70,6 @@ def as_json(header: dict[str, Any], payload: bytes) -> dict[str, Any]:
 def _failure(error: dict[str, Any]) -> FirstlightError:
     if error.get("code") == Unavailable.code:
         return Unavailable(error["message"])
+    if error.get("code") == InvalidInput.code:
+        return InvalidInput(error["field"], error["message"].removeprefix(f"{error['field']}: "))
     return FirstlightError(error["message"])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import time
 
+from core.errors import InvalidInput
 from core.profile import ModelProfile
 from core.wire import PreviewRequest, pack_frame
 from preview_engine.outbox import Finished, Outbox
@@ -158,5 +159,7 @@ class PreviewEngine:
 
 
 def failure_header(request: PreviewRequest, error: Exception | None) -> dict[str, object]:
+    """A person can mend wrong input and is told what it is; the rest is for the log."""
+    told = error.as_dict() if isinstance(error, InvalidInput) else None
     body = {"code": getattr(error, "code", "failed"), "message": "the preview could not be made; type on to try again"}
-    return {"session": request.session, "rev": request.rev, "preview_id": request.preview_id, "error": body}
+    return {"session": request.session, "rev": request.rev, "preview_id": request.preview_id, "error": told or body}

@@ -15,14 +15,15 @@ from sampling import lora
 MAX_LOADED = 16
 
 
+Source = tuple[Path, int, int, int, int]  # path, inode, size, and when content and inode changed last
+
+
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     """An adapter on the UNet and the file it came from; a file that changed is loaded anew."""
 
     name: str
-    path: Path
-    modified_ns: int
-    size_bytes: int
+    source: Source
 
 
 class Adapters:
@@ -47,7 +48,7 @@ class Adapters:
 
         Raises: InvalidInput for a style that is unknown or whose file does not fit; the UNet is then as without styles.
         """
-        if styles == self._active:
+        if styles == self._active and all(self._is_current(use.id) for use in styles):
             return
         self._active = ()
         if self._loaded:
@@ -61,6 +62,23 @@ class Adapters:
         self._evict()
 
     def _name(self, style_id: str) -> str:
+        source = self._source(style_id)
+        known = self._loaded.pop(style_id, None)
+        if known is None or known.source != source:
+            if known is not None:
+                self._unet.delete_adapters(known.name)
+            known = _Loaded(self._attach(source[0]), source)
+        self._loaded[style_id] = known
+        return known.name
+
+    def _is_current(self, style_id: str) -> bool:
+        """Whether what acts is still what its file holds; a file that went away does not end what runs with it."""
+        try:
+            return self._loaded[style_id].source == self._source(style_id)
+        except InvalidInput:
+            return True
+
+    def _source(self, style_id: str) -> Source:
         path = self._paths.get(style_id)
         if path is None:
             raise InvalidInput("styles", f"style {style_id} is not installed")
@@ -68,13 +86,7 @@ class Adapters:
             stat = path.stat()
         except OSError as error:
             raise InvalidInput("styles", f"style {style_id} cannot be read: {error.strerror}") from error
-        known = self._loaded.pop(style_id, None)
-        if known is None or (known.path, known.modified_ns, known.size_bytes) != (path, stat.st_mtime_ns, stat.st_size):
-            if known is not None:
-                self._unet.delete_adapters(known.name)
-            known = _Loaded(self._attach(path), path, stat.st_mtime_ns, stat.st_size)
-        self._loaded[style_id] = known
-        return known.name
+        return path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
     def _attach(self, path: Path) -> str:
         self._serial += 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,6 +122,67 @@ def test_file_replaced_under_the_same_name_is_loaded_anew(
     adapters.activate(mine)
     assert not torch.allclose(forward(fresh.unet("final")), first, atol=1e-3)
     adapters.activate(())
+
+
+def test_file_replaced_while_it_acts_acts_from_the_next_step(
+    fresh: Model, adapters: Adapters, paths: dict[str, Path], tmp_path: Path
+) -> None:
+    """Of the same size and with the same time of change, as a copying tool may leave it."""
+    path = paths["mine"] = tmp_path / "mine.safetensors"
+    shutil.copy(paths["ink"], path)
+    stat, mine = path.stat(), (StyleUse("mine", 1.0),)
+    adapters.activate(mine)
+    first = forward(fresh.unet("final"))
+    shutil.copy(paths["noto"], path)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert path.stat().st_size == stat.st_size
+    adapters.activate(mine)
+    second = forward(fresh.unet("final"))
+    assert not torch.allclose(second, first, atol=1e-3)
+    path.unlink()
+    adapters.activate(mine)
+    assert torch.equal(forward(fresh.unet("final")), second)
+
+
+KINDS: dict[str, tuple[str, Callable[[dict[str, Tensor], str], dict[str, Tensor]]]] = {
+    "only one half": ("lack one of two", lambda t, name: {k: v for k, v in t.items() if "lora_B" in k}),
+    "half of one layer": ("1 layers lack", lambda t, name: {k: v for k, v in t.items() if k != name}),
+    "not a number": ("not finite", lambda t, name: {**t, name: t[name] * torch.nan}),
+    "infinite": ("not finite", lambda t, name: {**t, name: t[name] / 0}),
+    "nothing in it": ("does not fit", lambda t, name: {k: v[:0] for k, v in t.items()}),
+    "LoHa": ("is a LoHa file", lambda t, name: {"lora_unet_x.hada_w1_a": t[name]}),
+    "LoKr": ("is a LoKr file", lambda t, name: {"lora_unet_x.lokr_w1": t[name]}),
+    "for SD 1": ("SD 1.x, text 768 wide.*256 wide", lambda t, name: {**t, name: torch.zeros(len(t[name]), 768)}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_wrong_with_a_file_is_said_in_a_sentence(
+    adapters: Adapters, paths: dict[str, Path], tmp_path: Path, kind: str
+) -> None:
+    reason, change = KINDS[kind]
+    tensors = load_file(paths["ink"])
+    name = next(key for key in tensors if "attn2.to_k.lora_A" in key)
+    paths["bad"] = tmp_path / "bad.safetensors"
+    save_file({key: tensor.contiguous() for key, tensor in change(tensors, name).items()}, paths["bad"])
+    with pytest.raises(InvalidInput, match=reason) as caught:
+        adapters.activate((StyleUse("bad", 1.0),))
+    assert "\n" not in caught.value.message
+
+
+def test_what_does_not_act_is_counted(
+    adapters: Adapters, paths: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tensors = load_file(paths["ink"])
+    name = next(key for key in tensors if "lora_A" in key)
+    extra = {
+        name.replace("unet.", "text_encoder.").replace("lora_A", half): tensors[name].clone()
+        for half in ("lora_A", "lora_B")
+    }
+    paths["more"] = tmp_path / "more.safetensors"
+    save_file({**tensors, **extra}, paths["more"])
+    adapters.activate((StyleUse("more", 1.0),))
+    assert f"{len(tensors)} of {len(tensors) + 2} tensors act" in caplog.text
 
 
 def broken(kind: str, source: Path, path: Path) -> Path:
