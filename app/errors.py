@@ -6,7 +6,8 @@ import logging
 import math
 from collections.abc import Mapping
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
+from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from redis.exceptions import RedisError
@@ -69,6 +70,15 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RedisError, _on_redis)
     app.add_exception_handler(Exception, _on_bug)
+
+
+async def on_http_of_page(request: Request, error: Exception) -> Response:
+    """For the app that holds the page: Gradio's own routes keep the answers that gradio_client reads."""
+    assert isinstance(error, HTTPException)
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    if path.startswith("/gradio_api/"):
+        return await http_exception_handler(request, error)
+    return await _on_http(request, error)
 
 
 async def _on_ours(request: Request, error: Exception) -> JSONResponse:

@@ -77,7 +77,8 @@ def _add_page(app: FastAPI, context: Context) -> None:
     page = build_page(
         meta.describe_models(context.profile), meta.describe_styles(context.catalogue), endpoints(context)
     )
-    gr.mount_gradio_app(app, page, path="/", **mount_kwargs())
+    handlers = {"exception_handlers": {HTTPException: errors.on_http_of_page}}
+    gr.mount_gradio_app(app, page, path="/", app_kwargs=handlers, **mount_kwargs())
 
 
 async def _nothing_here(request: Request) -> None:

@@ -68,9 +68,18 @@ def test_subpath_without_slash_redirects(client: httpx.Client) -> None:
 
 
 def test_unknown_addresses_and_methods_are_told_in_our_shape(client: httpx.Client) -> None:
-    assert client.get("/api/v1/nothing").json()["error"]["code"] == "not_found"
-    answer = client.put("/api/v1/renders", json={})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
+    for path in ("/api/v1/nothing", "/nothing", "/file=/etc/passwd", "/assets/nothing.js", "/static/nothing.js"):
+        answer = client.get(path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    for method, path in (("PUT", "/api/v1/renders"), ("POST", "/")):
+        answer = client.request(method, path, json={})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
+
+
+def test_unknown_addresses_of_gradio_keep_its_own_shape(client: httpx.Client) -> None:
+    for base in ("", "/app"):
+        answer = client.get(f"{base}/gradio_api/nothing", headers={"X-Forwarded-Prefix": base})
+        assert (answer.status_code, answer.json()) == (404, {"detail": "Not Found"})
 
 
 def test_static_files_do_not_reach_outside(client: httpx.Client) -> None:
