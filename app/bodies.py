@@ -103,7 +103,7 @@ def explain(errors: Any) -> InvalidInput:
     """The first of pydantic's errors as ours; what was sent is never repeated."""
     first = errors[0]
     kind = first["type"]
-    where = [] if kind == "json_invalid" else [part for part in first["loc"] if part != "body"]
+    where = [] if kind == "json_invalid" else first["loc"]
     field = printable(".".join(str(part) for part in where)) or "body"
     return InvalidInput(field, _SENTENCES.get(kind, first["msg"]))
 

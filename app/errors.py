@@ -37,6 +37,7 @@ STATUS: dict[type[FirstlightError], int] = {
 }
 _HTTP_WORDS = {
     400: ("invalid", "the request could not be read"),
+    403: ("forbidden", "a picture needs its signed address; its render names a fresh one"),
     404: ("not_found", "there is nothing at this address"),
     405: ("method_not_allowed", "this address does not take that method"),
     413: ("too_large", f"a request body may have at most {MAX_BODY_BYTES} bytes"),
@@ -88,7 +89,8 @@ async def _on_ours(request: Request, error: Exception) -> JSONResponse:
 
 async def _on_invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    return answer(explain(error.errors()))
+    # Each place begins with where it was: body, query, header.
+    return answer(explain([{**first, "loc": first["loc"][1:]} for first in error.errors()[:1]]))
 
 
 async def _on_http(request: Request, error: Exception) -> JSONResponse:

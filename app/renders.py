@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from app.bodies import RenderBody
 from app.context import Context
 from app.records import next_page, owned, place, view
-from app.wants import Here, Owner
+from app.wants import Here, Owner, saying
 from core.errors import InvalidInput, NotFound
 from core.recipe import Recipe
 from core.validate import check_int, check_number
@@ -22,6 +22,8 @@ from shared_cache.renders import Record
 router = APIRouter(prefix="/api/v1/renders")
 
 DAY_S = 24 * 3600.0
+MAX_PAGE = 100
+_BEFORE = "must be a time in seconds above 0; a page's next has the right one"
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _KEY_PATTERN = re.compile(r"[\x21-\x7e]{1,200}")
 
@@ -88,8 +90,8 @@ def history(
     request: Request,
     context: Here,
     owner: Owner,
-    limit: Annotated[int, Query(ge=1, le=100)] = 30,
-    before_s: Annotated[float | None, Query(gt=0, allow_inf_nan=False)] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE), saying(f"must be a whole number in 1…{MAX_PAGE}")] = 30,
+    before_s: Annotated[float | None, Query(gt=0, allow_inf_nan=False), saying(_BEFORE)] = None,
 ) -> dict[str, Any]:
     """The owner's renders, newest first; next is the query of the following page."""
     records = context.renders.history(owner, limit, before_s)

@@ -145,10 +145,14 @@ def test_history_is_the_owners_newest_first_in_pages(web: Web) -> None:
         assert rest["next"] is None
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=1000", "limit=x", "before_s=nan", "before_s=-1"])
+@pytest.mark.parametrize("query", ["limit=0", "limit=-1", "limit=1000", "limit=x", "before_s=nan", "before_s=-1"])
 def test_history_refuses_odd_pages(client: httpx.Client, query: str) -> None:
     answer = client.get(f"{PATH}?{query}")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid")
+    field = query.partition("=")[0]
+    bound = {"limit": "a whole number in 1…100", "before_s": "a time in seconds above 0"}[field]
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["field"]) == (422, "invalid", field)
+    assert error["message"].startswith(f"{field}: must be {bound}")
 
 
 def test_deadline_that_cannot_be_met_is_503_with_what_would_fit(client: httpx.Client) -> None:
