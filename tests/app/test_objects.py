@@ -63,7 +63,10 @@ def test_no_name_reaches_another_file(client: httpx.Client, path: str) -> None:
 
 
 def test_a_picture_without_signature_is_refused(client: httpx.Client, url: str) -> None:
-    assert client.get(f"/objects/{KEY}").status_code == 422
+    for query in ("", "?expires=9", "?signature=00", "?expires=x&signature=00", "?expires=9&signature=%00"):
+        answer = client.get(f"/objects/{KEY}{query}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
+        assert "signed address" in answer.json()["error"]["message"]
 
 
 def test_file_name_is_plain() -> None:
