@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import expect
 
@@ -81,7 +83,7 @@ def test_render_is_cancelled_and_another_still_finishes(desk: Desk) -> None:
     slow = desk.page.locator(f".fl-card[data-id='{desk.accept()}']")
     expect(slow.locator(".fl-card-status")).to_contain_text(re.compile(r"· ~\d"))
     expect(slow).to_have_attribute("data-state", "running", timeout=RENDER_TIMEOUT_MS)
-    expect(desk.page.locator("#fl-queue")).to_contain_text("1 in queue")
+    expect(desk.page.locator("#fl-queue")).to_contain_text("1 rendering")
     desk.write("a fast boat on the sea")  # typing goes on meanwhile
     slow.get_by_role("button", name="Cancel").click()
     expect(slow).to_have_attribute("data-state", "cancelled", timeout=5_000)
@@ -165,6 +167,37 @@ def test_refusal_is_said_beside_accept_when_the_server_has_no_room(desk: Desk) -
     said = desk.page.locator("#fl-said")
     expect(said).to_have_text("The queue is full. Try again in 5.0 s.", timeout=PREVIEW_TIMEOUT_MS)
     desk.page.unroute("**/api/v1/renders")
+
+
+def under_way(render_id: str, state: str, predicted_s: float) -> dict[str, Any]:
+    """A render's record as the history gives it."""
+    recipe = {"prompt": f"a {render_id}", "seed": 1, "width": 128, "height": 128}
+    progress = {"step": 1, "steps": 25}
+    here = {"id": render_id, "state": state, "recipe": recipe, "progress": progress, "images": [], "position": None}
+    return here | {"created_s": time.time(), "predicted_s": predicted_s}
+
+
+def test_renders_are_said_to_wait_when_their_worker_is_gone(new_desk: Callable[..., Desk]) -> None:
+    desk = new_desk()
+    history = [under_way("boat", "running", 90.0), under_way("kite", "queued", 95.0)]
+    desk.page.route("**/api/v1/renders", lambda route: route.fulfill(json={"renders": history, "next": None}))
+    desk.page.route("**/readyz", lambda route: route.fulfill(status=503, json={"ready": False}))
+    desk.page.clock.install()
+    desk.open()
+    queue, statuses = desk.page.locator("#fl-queue"), desk.cards().locator(".fl-card-status")
+    expect(queue).to_have_text(re.compile(r"^1 rendering, 1 waiting · ~\d"), timeout=10_000)
+    desk.page.clock.fast_forward(9_000)
+    expect(statuses).to_have_text(["waiting for the worker"] * 2)
+    expect(queue).to_have_text("2 waiting")
+
+
+def test_time_left_is_not_given_when_it_has_passed(new_desk: Callable[..., Desk]) -> None:
+    desk = new_desk()
+    history = [under_way("boat", "running", 2.5)]
+    desk.page.route("**/api/v1/renders", lambda route: route.fulfill(json={"renders": history, "next": None}))
+    desk.open()
+    expect(desk.page.locator("#fl-queue")).to_have_text("1 rendering", timeout=10_000)
+    expect(desk.cards().locator(".fl-card-status")).to_have_text("1 of 25")
 
 
 def test_page_stays_where_it_is_when_a_render_is_accepted_and_followed(desk: Desk) -> None:

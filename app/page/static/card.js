@@ -14,8 +14,12 @@ const WORDS = {
   failed: "failed",
 };
 
+const QUIET_MS = 6_000; // no news of a render for so long, and something is amiss
+
 export class Card {
   #refetched = false;
+  #heardAt = performance.now();
+  #wait = { stalled: false, timed: false };
 
   /** @param on {open, cancel, reuse, refetch, changed} */
   constructor(record, on) {
@@ -34,6 +38,15 @@ export class Card {
     return this.record.state === "done";
   }
 
+  get queued() {
+    return this.record.state === "queued";
+  }
+
+  /** Nothing was heard of it for longer than a worker at work is silent. */
+  get quiet() {
+    return !this.ended && performance.now() - this.#heardAt > QUIET_MS;
+  }
+
   get ended() {
     return ENDED.has(this.record.state);
   }
@@ -41,12 +54,15 @@ export class Card {
   /** A render ends once: an answer that was under way when the end came does not undo it. */
   update(record) {
     if (this.ended && record.state !== undefined && !ENDED.has(record.state)) return;
+    const before = placeOf(this.record);
     this.record = { ...this.record, ...record };
+    if (placeOf(this.record) !== before) this.#heard();
     this.#show();
   }
 
   /** Only what an event says; fields it lacks keep their value. */
   event({ state, step, steps, error }) {
+    this.#heard();
     const progress = typeof step === "number" ? { step, steps: steps ?? this.record.progress.steps } : this.record.progress;
     this.update({ state: state ?? this.record.state, progress, error: error ?? this.record.error });
   }
@@ -67,6 +83,12 @@ export class Card {
     }
   }
 
+  /** stalled: no worker is at it; timed: what was predicted still holds. */
+  wait({ stalled, timed }) {
+    this.#wait = { stalled, timed };
+    this.#show();
+  }
+
   complain(text) {
     say(this.status, text);
   }
@@ -81,6 +103,11 @@ export class Card {
     const { created_s, predicted_s } = this.record;
     const left = predicted_s ? created_s + predicted_s - Date.now() / 1000 : 0;
     return left > 0 && !this.ended ? left : null;
+  }
+
+  #heard() {
+    this.#heardAt = performance.now();
+    this.#wait.stalled = false;
   }
 
   #build() {
@@ -111,7 +138,7 @@ export class Card {
     const prompt = recipe?.prompt ?? "";
     say(this.prompt, shorten(prompt, 120));
     this.prompt.title = prompt;
-    sayLikeness(this.status, statusOf(this.record, this.left), this.likened);
+    sayLikeness(this.status, statusOf(this.record, this.#wait.stalled, this.#wait.timed ? this.left : null), this.likened);
     this.open.disabled = !done;
     this.open.setAttribute("aria-label", done ? `Open: ${prompt}` : `${this.status.textContent}: ${prompt}`);
     const hadFocus = document.activeElement === this.cancel;
@@ -144,7 +171,8 @@ export class Card {
   }
 }
 
-function statusOf({ state, position, progress, handoff, images, error }, left) {
+function statusOf({ state, position, progress, handoff, images, error }, stalled, left) {
+  if (stalled && !ENDED.has(state)) return "waiting for the worker";
   const time = left === null ? "" : ` · ~${seconds(left)}`;
   if (state === "queued") return (position > 1 ? `${ordinal(position)} in the queue` : "next in the queue") + time;
   if (state === "running") return (progress?.steps ? `${progress.step} of ${progress.steps}` : "painting") + time;
@@ -157,6 +185,8 @@ function statusOf({ state, position, progress, handoff, images, error }, left) {
 function likenessOf(similarity, images) {
   return images.length > 1 ? `first of ${images.length}: ${likeness(similarity)}` : likeness(similarity);
 }
+
+const placeOf = ({ state, position, progress }) => `${state} ${position} ${progress?.step}`;
 
 function barOf(state, progress) {
   if (state === "decoding" || state === "checking") return 1;

@@ -1,6 +1,6 @@
 // The owner's renders: history from the server, changes from the feed, one card each.
 
-import { cancelRender, getHistory, getRender } from "./api.js";
+import { cancelRender, getHistory, getRender, isReady } from "./api.js";
 import { Card, ENDED } from "./card.js";
 import { say, seconds } from "./dom.js";
 import { Feed } from "./feed.js";
@@ -8,12 +8,15 @@ import { Follow } from "./follow.js";
 
 const POLL_MS = 2_000; // only while the feed is down and something is under way
 const LATE_MS = 400;
+const READY_MS = 10_000; // between two questions whether a worker is there
 
 export class Renders {
   #cards = new Map(); // id → Card
   #next = null;
   #late = null;
   #loaded = false;
+  #ready = true;
+  #askedAt = -Infinity;
 
   /** @param on {open(record, from), reuse(recipe)}; from is where the focus returns to */
   constructor(root, on) {
@@ -121,14 +124,33 @@ export class Renders {
 
   #tick() {
     const active = this.#active();
-    if (active.length > 0 && !this.feed.up && !document.hidden) this.#load();
-    if (active.length > 0) this.#summary();
+    if (active.length === 0) return;
+    if (!this.feed.up && !document.hidden) this.#load();
+    this.#askForWorker(active);
+    this.#summary();
+  }
+
+  // A queued render may be quiet because others are before it, or because nobody is there.
+  async #askForWorker(active) {
+    if (!active.some((card) => card.queued && card.quiet)) this.#ready = true;
+    else if (performance.now() - this.#askedAt > READY_MS) {
+      this.#askedAt = performance.now();
+      this.#ready = await isReady();
+      this.#summary();
+    }
   }
 
   #summary() {
     const active = this.#active();
+    const stalled = active.filter((card) => this.feed.up && card.quiet && !(card.queued && this.#ready));
+    const timed = this.feed.up && stalled.length === 0;
+    for (const card of active) card.wait({ stalled: stalled.includes(card), timed });
     this.none.hidden = this.#cards.size > 0;
-    const left = Math.max(0, ...active.map((card) => card.left));
-    say(this.queue, active.length === 0 ? "" : `${active.length} in queue${left > 0 ? ` · ~${seconds(left)}` : ""}`);
+    const rendering = active.filter((card) => !card.queued && !stalled.includes(card)).length;
+    const left = timed ? Math.max(0, ...active.map((card) => card.left)) : 0;
+    say(this.queue, queueOf(rendering, active.length - rendering) + (left > 0 ? ` · ~${seconds(left)}` : ""));
   }
 }
+
+const queueOf = (rendering, waiting) =>
+  [rendering && `${rendering} rendering`, waiting && `${waiting} waiting`].filter(Boolean).join(", ");
