@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import signal
 import socket
@@ -20,7 +21,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from app.address import announced, announced_url
-from app.cli import app
+from app.cli import _prepare, app
 from app.output import numbered, write_picture
 from app.verbs import parse_styles
 from core.errors import InvalidInput
@@ -180,6 +181,15 @@ def test_command_without_a_server_tells_why_none_starts(tmp_path: Path) -> None:
     assert str(tmp_path / "storybook.json") in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(("child", "level"), [(True, logging.WARNING), (False, logging.INFO)])
+def test_child_leaves_the_news_to_its_parent(monkeypatch: pytest.MonkeyPatch, child: bool, level: int) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(logging, "basicConfig", lambda **fields: asked.update(fields))
+    monkeypatch.setattr("app.parents.exit_with_parent", lambda: None)
+    _prepare(child)
+    assert asked["level"] == level
+
+
 def test_unknown_setting_and_role_are_told(tmp_path: Path) -> None:
     done = firstlight("serve", FIRSTLIGHT_COLOUR="blue")
     assert done.returncode == 2 and "FIRSTLIGHT_COLOUR" in done.stderr
@@ -189,7 +199,7 @@ def test_unknown_setting_and_role_are_told(tmp_path: Path) -> None:
 
 SERVE = """
 import sys
-from app.cli import app
+from app.cli import _prepare, app
 app(["serve", "--port", "0", "--json", "--roles", ""], standalone_mode=False)
 import app.client, app.temporary, app.verbs
 print([name for name in ("torch", "diffusers", "transformers", "peft", "compel") if name in sys.modules])
