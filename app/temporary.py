@@ -15,6 +15,7 @@ import httpx
 
 from app.address import announced_url
 from app.client import Client
+from app.output import errors_to
 from app.serve import child_environment, self_command
 from core.errors import Unavailable
 from core.settings import Settings
@@ -57,6 +58,8 @@ def server(settings: Settings, say: Callable[[str], None]) -> Iterator[Client]:
         finally:
             client.close()
         return
+    # Said apart: what say is given moves on a terminal only, and this takes minutes.
+    errors_to.print("no server here; starting one for the moment")
     with _started(settings) as (child, url):
         client = Client(url)
         try:

@@ -179,6 +179,7 @@ def test_command_without_a_server_tells_why_none_starts(tmp_path: Path) -> None:
     done = firstlight("preview", "a cat", FIRSTLIGHT_DATA_DIR=str(tmp_path), FIRSTLIGHT_MODEL_DIR=str(tmp_path))
     assert done.returncode == 1
     assert str(tmp_path / "storybook.json") in done.stderr and "Traceback" not in done.stderr
+    assert done.stderr.startswith("no server here; starting one for the moment\n") and done.stdout == ""
 
 
 @pytest.mark.parametrize(("child", "level"), [(True, logging.WARNING), (False, logging.INFO)])
