@@ -24,7 +24,7 @@ from app.gradio_api import endpoints
 from app.limits import BodyLimit
 from app.owners import OwnerCookie
 from app.page.blocks import STATIC_DIR, build_page, mount_kwargs
-from app.proxies import SubPath
+from app.proxies import Manifest, SubPath
 from core.settings import Settings
 from shared_cache.events import Tail
 
@@ -46,6 +46,7 @@ def create_app(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S) -
     app.mount("/static", static, name="static")
     app.add_middleware(BodyLimit)
     app.add_middleware(OwnerCookie)
+    app.add_middleware(Manifest)
     app.add_middleware(SubPath, root_path=settings.root_path)
     _add_page(app, context)
     return app

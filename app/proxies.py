@@ -6,9 +6,15 @@ import re
 
 from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _PREFIX = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+")
+
+# Gradio names its manifest and the icon in it from the root. Each pair is of one length, so that headers stay true.
+_FROM_ROOT = {
+    "/": (b'href="/manifest.json"', b'href="manifest.json" '),
+    "/manifest.json": (b'"src":"/pwa_icon"', b'"src":"pwa_icon" '),
+}
 
 
 class SubPath:
@@ -32,3 +38,22 @@ class SubPath:
     def _root_of(self, headers: Headers) -> str:
         asked = headers.get("x-forwarded-prefix", "").rstrip("/")
         return asked if _PREFIX.fullmatch(asked) else self._root_path
+
+
+class Manifest:
+    """Has the page find its manifest, and that its icon, beside it; so they are found below a sub-path too."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        if scope["type"] != "http" or path not in _FROM_ROOT:
+            return await self.app(scope, receive, send)
+
+        async def send_beside(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                message = {**message, "body": message.get("body", b"").replace(*_FROM_ROOT[path])}
+            await send(message)
+
+        await self.app(scope, receive, send_beside)

@@ -42,6 +42,9 @@ def test_subpath_of_a_proxy_is_in_every_address(web: Web, client: httpx.Client, 
     assert page.status_code == 200 and "Path=/app" in page.headers["set-cookie"]
     assert "https://pictures.example/app" in page.text
     assert client.get(f"{base}/static/favicon.svg", headers=proxied).status_code == 200
+    assert 'href="manifest.json"' in page.text and "/manifest.json" not in page.text
+    icon = client.get(f"{base}/manifest.json", headers=proxied).json()["icons"][0]["src"]
+    assert icon == "pwa_icon" and client.get(f"{base}/{icon}", headers=proxied).status_code == 200
     ids = [client.post(f"{base}/api/v1/renders", json={"prompt": "a"}, headers=proxied).json()["id"] for _ in "ab"]
     assert client.get(f"{base}/api/v1/renders/{ids[0]}", headers=proxied).status_code == 200
     page_of_one = client.get(f"{base}/api/v1/renders?limit=1", headers=proxied).json()
