@@ -10,6 +10,12 @@ from playwright.sync_api import WebSocketRoute, expect
 
 from tests.browser.conftest import Desk
 
+WATCH_WORD = """() => {
+  const word = document.querySelector('#fl-word');
+  window.wordVanished = false;
+  new MutationObserver(() => { window.wordVanished ||= word.hidden; }).observe(word, { attributes: true });
+}"""
+
 GREY_PIXEL_PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000000a49444154789c6368000000820081"
     "77cd72b60000000049454e44ae426082"
@@ -130,3 +136,29 @@ def test_newest_text_is_sent_again_when_the_connection_comes_back(new_desk: Call
     desk.box.fill("a boat")
     desk.shows("a boat")
     assert len(opened) == 2
+
+
+def test_word_about_warming_up_stays_when_the_socket_reconnects(new_desk: Callable[..., Desk]) -> None:
+    desk = new_desk()
+    opened: list[WebSocketRoute] = []
+    heard: list[str | bytes] = []
+
+    def serve(socket: WebSocketRoute) -> None:
+        opened.append(socket)
+        socket.on_message(lambda text: heard.append(text))  # and never answers
+
+    desk.page.route_web_socket("**/api/v1/live", serve)
+    desk.page.route("**/readyz", lambda route: route.fulfill(status=503, json={"ready": False}))
+    desk.open()
+    desk.box.fill("a boat")
+    expect(desk.page.locator("#fl-word")).to_contain_text("warming up", timeout=10_000)
+    desk.page.evaluate(WATCH_WORD)
+    sent = len(heard)
+    opened[-1].close(code=1012)
+    for _ in range(100):
+        if len(heard) > sent:  # the text was sent again over a new socket
+            break
+        desk.page.wait_for_timeout(50)
+    assert len(opened) == 2
+    desk.page.wait_for_timeout(200)
+    assert desk.page.evaluate("window.wordVanished") is False

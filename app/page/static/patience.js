@@ -4,11 +4,14 @@ import { isReady } from "./api.js";
 
 const GAP_MS = 1_500;
 const SLOW_MS = 2_500;
+const ASK_AGAIN_MS = 10_000; // a server that is not ready answers 503, which browsers write to their console
+const LOST = "connection lost, trying again";
 
 export class Patience {
   #behind = false;
   #up = true;
   #timer = null;
+  #word = "";
 
   constructor(stage) {
     this.stage = stage;
@@ -28,17 +31,24 @@ export class Patience {
     this.#plan();
   }
 
+  // A word about the wait stands over a short reconnection: the wait goes on.
   #plan() {
     clearTimeout(this.#timer);
-    this.stage.word("");
-    if (!this.#up) this.#timer = setTimeout(() => this.stage.word("connection lost, trying again"), GAP_MS);
-    else if (this.#behind) this.#timer = setTimeout(() => this.#slow(), SLOW_MS);
+    if (this.#up && (!this.#behind || this.#word === LOST)) this.#say("");
+    if (!this.#up) this.#timer = setTimeout(() => this.#say(LOST), GAP_MS);
+    else if (this.#behind) this.#timer = setTimeout(() => this.#slow(), this.#word === "" ? SLOW_MS : ASK_AGAIN_MS);
   }
 
   async #slow() {
     const ready = await isReady();
     if (!this.#behind || !this.#up) return;
-    this.stage.word(ready ? "still drawing this one" : "warming up: the model is loading");
-    this.#timer = setTimeout(() => this.#slow(), SLOW_MS);
+    clearTimeout(this.#timer); // another may have begun meanwhile
+    this.#say(ready ? "still drawing this one" : "warming up: the model is loading");
+    this.#timer = setTimeout(() => this.#slow(), ASK_AGAIN_MS);
+  }
+
+  #say(word) {
+    this.#word = word;
+    this.stage.word(word);
   }
 }
