@@ -9,8 +9,10 @@ import torch
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from torch import Tensor
 
-Forward = Callable[..., Tensor]
+from sampling.encoder import CHUNK_TOKENS
+
 SETTLING_CALLS = 2  # the executor profiles a trace first and optimises it then
+ODD = 13  # latents a side of the example: sizes that do not halve evenly take the branch that is right for all sizes
 
 
 def can_trace(unet: UNet2DConditionModel) -> bool:
@@ -20,33 +22,30 @@ def can_trace(unet: UNet2DConditionModel) -> bool:
 
 
 class TracedUNet:
-    """Records the UNet's operations once a latent size and replays them: the same numbers, bit for bit.
+    """Records the UNet's operations once and replays them: the same numbers, bit for bit, for every size and batch.
 
     A trace shares the weights, and stays right where adapters are added and switched off again. It must not be used
     while they act: they are not in it. Owned by one thread.
-    Source: torch.jit.trace; what it cannot record are branches of Python, and here these depend on `_key` alone.
+    Source: torch.jit.trace; what it cannot record are branches of Python, and here these depend on the mask, with
+    which the network runs in Python, and on whether sizes halve evenly.
     """
 
     def __init__(self, unet: UNet2DConditionModel) -> None:
         self._unet = unet
-        self._traces: dict[tuple[int, int, bool], Forward] = {}
+        self._trace: Callable[..., Tensor] | None = None
 
     def __call__(
         self, sample: Tensor, timesteps: Tensor, hidden: Tensor, pooled: Tensor, time_ids: Tensor, mask: Tensor | None
     ) -> Tensor:
-        """The network's output. The first call of a size takes about a second longer.
+        """The network's output. The first call takes about a second longer.
 
         Shapes: as `eager`.
         """
-        given = (
-            (sample, timesteps, hidden, pooled, time_ids)
-            if mask is None
-            else (sample, timesteps, hidden, pooled, time_ids, mask)
-        )
-        key = (sample.shape[2], sample.shape[3], mask is None)
-        if key not in self._traces:
-            self._traces[key] = self._trace(given)
-        return self._traces[key](*given)
+        if mask is not None:
+            return self.eager(sample, timesteps, hidden, pooled, time_ids, mask)
+        if self._trace is None:
+            self._trace = self._record(sample, hidden, pooled, time_ids)
+        return self._trace(sample, timesteps, hidden, pooled, time_ids)
 
     def eager(
         self, sample: Tensor, timesteps: Tensor, hidden: Tensor, pooled: Tensor, time_ids: Tensor, mask: Tensor | None
@@ -66,16 +65,20 @@ class TracedUNet:
         )[0]
         return output
 
-    def _trace(self, given: tuple[Tensor, ...]) -> Forward:
-        def forward(
-            sample: Tensor, timesteps: Tensor, hidden: Tensor, pooled: Tensor, time_ids: Tensor, *mask: Tensor
-        ) -> Tensor:
-            return self.eager(sample, timesteps, hidden, pooled, time_ids, mask[0] if mask else None)
+    def _record(self, sample: Tensor, hidden: Tensor, pooled: Tensor, time_ids: Tensor) -> Callable[..., Tensor]:
+        def forward(sample: Tensor, timesteps: Tensor, hidden: Tensor, pooled: Tensor, time_ids: Tensor) -> Tensor:
+            return self.eager(sample, timesteps, hidden, pooled, time_ids, None)
 
-        example = tuple(torch.cat((part, part)) for part in given)  # two rows stand for any number, one does not
+        example = (
+            torch.zeros(2, sample.shape[1], ODD, ODD),  # two rows stand for any number, one does not
+            torch.tensor([1.0, 2.0]),
+            torch.zeros(2, CHUNK_TOKENS, hidden.shape[2]),
+            torch.zeros(2, pooled.shape[1]),
+            torch.zeros(2, time_ids.shape[1]),
+        )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of asserts on sizes, which are right for every call of this key
-            traced: Forward = torch.jit.trace(forward, example, check_trace=False)  # type: ignore[no-untyped-call]
+            warnings.simplefilter("ignore")  # of asserts on sizes, which hold for every size
+            traced: Callable[..., Tensor] = torch.jit.trace(forward, example, check_trace=False)  # type: ignore[no-untyped-call]
         for _ in range(SETTLING_CALLS):
             traced(*example)
         return traced

@@ -27,7 +27,9 @@ def traced(model: Model) -> TracedUNet:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 8])
-@pytest.mark.parametrize(("size", "chunks"), [((16, 16), 1), ((19, 13), 1), ((14, 18), 3), ((16, 16), 4)])
+@pytest.mark.parametrize(
+    ("size", "chunks"), [((16, 16), 1), ((19, 13), 1), ((13, 19), 2), ((14, 18), 3), ((16, 16), 4)]
+)
 @torch.no_grad()
 def test_equals_the_network(model: Model, traced: TracedUNet, rows: int, size: tuple[int, int], chunks: int) -> None:
     given = inputs(model, rows, size, chunks)
