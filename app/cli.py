@@ -76,12 +76,14 @@ def styles(as_json: AsJson = False) -> None:
     """List the styles that --style takes."""
     found = _known_styles(load_settings())
     if as_json:
-        return print_json({"styles": found})
+        return print_json(found)
     table = Table("style", "weight", "words", "what it does", "licence", box=None)
-    for style in found:
+    for style in found["styles"]:
         words = ", ".join(style["trigger_words"])
         table.add_row(style["id"], f"{style['weight']:g}", words, style["description"], style["licence"])
     Console().print(table)
+    for problem in found["problems"]:
+        typer.echo(f"left out: {problem['id'] or 'an entry'} ({problem['file']}): {problem['reason']}", err=True)
 
 
 @app.command()
@@ -125,16 +127,18 @@ def worker(
         run_worker(wanted, connected, connected.redis_url)
 
 
-def _known_styles(settings: Settings) -> list[dict[str, Any]]:
+def _known_styles(settings: Settings) -> dict[str, Any]:
     """From the server that runs, else from the model folder."""
     from app.temporary import running
 
     if (client := running(settings)) is not None:
         return client.styles()
-    from app.meta import describe_styles
+    from app.meta import describe_catalogue
+    from sampling.profile import load_profile
     from styles.catalogue import load_catalogue
 
-    return describe_styles(load_catalogue(settings.model_dir))
+    load_profile(settings.model_dir)  # says what is wrong with the folder
+    return describe_catalogue(load_catalogue(settings.model_dir))
 
 
 def _known_models(settings: Settings) -> dict[str, Any]:

@@ -62,8 +62,8 @@ class Client:
     def cancel(self, render_id: str) -> dict[str, Any]:
         return self._ask("DELETE", f"api/v1/renders/{render_id}")
 
-    def styles(self) -> list[dict[str, Any]]:
-        return list(self._ask("GET", "api/v1/styles")["styles"])
+    def styles(self) -> dict[str, Any]:
+        return self._ask("GET", "api/v1/styles")
 
     def models(self) -> dict[str, Any]:
         return self._ask("GET", "api/v1/models")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import redis
@@ -25,6 +26,8 @@ from shared_cache.previews import Previews, kept_previews
 from shared_cache.registry import Registry
 from shared_cache.renders import Renders
 from styles.catalogue import Catalogue, load_catalogue
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,8 @@ def open_context(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S)
         raise StartupError("no queue: REDIS_URL is not set", "start the app with `firstlight serve`, which brings one")
     profile = load_profile(settings.model_dir)
     catalogue = load_catalogue(settings.model_dir)
+    for problem in catalogue.problems:
+        log.warning("style %s is left out: %s: %s", problem.id or "without id", problem.file, problem.reason)
     client = connect(settings.redis_url)
     renders, kept = Renders(client), kept_previews(client)
     return Context(

@@ -76,7 +76,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 def _add_page(app: FastAPI, context: Context) -> None:
     page = build_page(
-        meta.describe_models(context.profile), meta.describe_styles(context.catalogue), endpoints(context)
+        meta.describe_models(context.profile), meta.describe_catalogue(context.catalogue)["styles"], endpoints(context)
     )
     handlers = {"exception_handlers": {HTTPException: errors.on_http_of_page}}
     gr.mount_gradio_app(app, page, path="/", app_kwargs=handlers, **mount_kwargs())

@@ -51,8 +51,8 @@ def models(context: Here) -> dict[str, Any]:
 
 @router.get("/api/v1/styles")
 def styles(context: Here) -> dict[str, Any]:
-    """All styles that a request may name."""
-    return {"styles": describe_styles(context.catalogue)}
+    """All styles that a request may name, and why others are left out."""
+    return describe_catalogue(context.catalogue)
 
 
 @router.get("/api/v1/styles/{style_id}")
@@ -96,8 +96,9 @@ def _describe_pool(profile: ModelProfile, pool: Pool, max_steps: int) -> dict[st
     }
 
 
-def describe_styles(catalogue: Catalogue) -> list[dict[str, Any]]:
-    return [describe_style(style) for style in catalogue.all()]
+def describe_catalogue(catalogue: Catalogue) -> dict[str, Any]:
+    problems = [asdict(problem) for problem in catalogue.problems]
+    return {"styles": [describe_style(style) for style in catalogue.all()], "problems": problems}
 
 
 def describe_style(style: Style) -> dict[str, Any]:

@@ -73,5 +73,10 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         return Settings(**overrides)
     except ValidationError as error:
-        causes = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        causes = "; ".join(f"{'.'.join(map(str, e['loc']))}: {_plain(e['msg'])}" for e in error.errors())
         raise StartupError(f"settings: {causes}", "correct the variable or the line in the config file") from None
+
+
+def _plain(message: str) -> str:
+    """Pydantic's sentence as one of ours: "Input should be a valid integer, ..." is "must be a valid integer"."""
+    return message.partition(",")[0].replace("Input should be", "must be").replace("Value error", "is wrong")

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -228,6 +229,20 @@ def test_address_of_another_server_is_left_alone(tmp_path: Path) -> None:
         assert announced_url(tmp_path) == "http://one"
         (tmp_path / "server.json").write_text('{"url": "http://two", "pid": 1}')
     assert announced_url(tmp_path) == "http://two"
+
+
+def test_style_that_cannot_be_used_is_named_with_its_reason(tmp_path: Path, bundle: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(bundle, model)
+    file = model / "styles" / "ink.safetensors"
+    file.write_bytes(file.read_bytes()[:5000])
+    done = firstlight("styles", FIRSTLIGHT_DATA_DIR=str(tmp_path / "data"), FIRSTLIGHT_MODEL_DIR=str(model))
+    assert done.returncode == 0 and "noto" in done.stdout and "ink" not in done.stdout
+    assert "left out: ink (ink.safetensors)" in done.stderr and "cut off" in done.stderr
+    missing = firstlight(
+        "styles", FIRSTLIGHT_DATA_DIR=str(tmp_path / "data"), FIRSTLIGHT_MODEL_DIR=str(tmp_path / "no")
+    )
+    assert missing.returncode == 2 and "what to do" in missing.stderr
 
 
 def test_styles_are_read_with_and_without_weight() -> None:

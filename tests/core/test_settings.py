@@ -45,3 +45,13 @@ def test_load_settings_refuses_an_unknown_name_in_the_file(monkeypatch: pytest.M
 def test_redis_url_is_read_without_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://elsewhere:6379")
     assert load_settings().redis_url == "redis://elsewhere:6379"
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"), [("abc", "port: must be a valid integer"), ("99999", "port: must be less")]
+)
+def test_wrong_value_is_said_plainly(monkeypatch: pytest.MonkeyPatch, value: str, sentence: str) -> None:
+    monkeypatch.setenv("FIRSTLIGHT_PORT", value)
+    with pytest.raises(StartupError, match=sentence) as caught:
+        load_settings()
+    assert "Input" not in caught.value.cause
