@@ -129,7 +129,7 @@ def test_seed_of_the_picked_picture_becomes_the_seed_when_a_set_is_used_again(de
     desk.write("a lighthouse on the sea")
     card = desk.done(desk.accept())
     desk.page.get_by_role("group", name="Images").get_by_label("1").check()
-    expect(card.locator(".fl-card-status")).to_contain_text("first of 3", timeout=10_000)
+    expect(card.locator(".fl-card-status")).to_have_text("3 pictures", timeout=10_000)
     card.get_by_role("button").first.click()
     viewer = desk.page.get_by_role("dialog")
     expect(viewer.locator(".fl-recipe")).to_contain_text("% like its preview")

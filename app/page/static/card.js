@@ -95,7 +95,7 @@ export class Card {
 
   /** Whether its status says how like its preview it is. */
   get likened() {
-    return this.done && typeof this.record.handoff?.similarity === "number";
+    return this.done && this.record.images.length === 1 && typeof this.record.handoff?.similarity === "number";
   }
 
   /** Seconds until it is done, as predicted when it was accepted; null when nothing was, or when they have passed. */
@@ -176,14 +176,15 @@ function statusOf({ state, position, progress, handoff, images, error }, stalled
   const time = left === null ? "" : ` · ~${seconds(left)}`;
   if (state === "queued") return (position > 1 ? `${ordinal(position)} in the queue` : "next in the queue") + time;
   if (state === "running") return (progress?.steps ? `${progress.step} of ${progress.steps}` : "painting") + time;
-  if (state === "done") return typeof handoff?.similarity === "number" ? likenessOf(handoff.similarity, images) : "done";
+  if (state === "done") return endOf(handoff?.similarity, images);
   const word = WORDS[state] ?? state;
   return error?.message && state !== "cancelled" ? `${word}: ${error.message}` : word;
 }
 
-// Of a set only the first has the preview's seed, so only the first is compared with it.
-function likenessOf(similarity, images) {
-  return images.length > 1 ? `first of ${images.length}: ${likeness(similarity)}` : likeness(similarity);
+// Of a set only the first picture is compared with the preview: the viewer says so there.
+function endOf(similarity, images) {
+  if (images.length > 1) return `${images.length} pictures`;
+  return typeof similarity === "number" ? likeness(similarity) : "done";
 }
 
 const placeOf = ({ state, position, progress }) => `${state} ${position} ${progress?.step}`;
