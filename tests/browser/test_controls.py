@@ -124,6 +124,9 @@ def test_keyboard_alone_reaches_every_control_in_reading_order(desk: Desk) -> No
     ring = "getComputedStyle(document.activeElement).outlineStyle"
     desk.page.locator("#fl-accept").focus()
     assert desk.page.evaluate(ring) == "solid"
+    desk.page.locator("#fl-seed").focus()
+    seed_ring = "getComputedStyle(document.querySelector('.fl-seedbox')).outline"
+    assert "solid 2px" in desk.page.evaluate(seed_ring)
 
 
 def test_page_fits_a_phone_when_it_is_360_pixels_wide(new_desk: Callable[..., Desk]) -> None:
