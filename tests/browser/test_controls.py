@@ -139,6 +139,15 @@ def test_page_fits_a_phone_when_it_is_360_pixels_wide(new_desk: Callable[..., De
     assert accept is not None and accept["y"] + accept["height"] <= 740
 
 
+def test_every_tool_has_its_label_when_the_page_is_as_wide_as_a_phone(new_desk: Callable[..., Desk]) -> None:
+    desk = new_desk(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True).open()
+    for tool in ("Styles", "Size", "Seed"):
+        expect(desk.page.locator("legend").get_by_text(tool, exact=True)).to_be_visible()
+    hint = desk.page.locator("#fl-handoff-hint").bounding_box()
+    rail = desk.page.locator(".fl-rail").bounding_box()
+    assert hint is not None and rail is not None and rail["y"] - hint["y"] - hint["height"] < 30
+
+
 def test_colours_follow_the_toggle(desk: Desk) -> None:
     toggle = desk.page.locator("#fl-theme")
     background = "getComputedStyle(document.body).backgroundColor"
