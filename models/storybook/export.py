@@ -7,33 +7,38 @@ from pathlib import Path
 
 import torch
 from catalogue import COLOURS, PLACES, object_labels
-from distil_lcm import OUTPUT as PREVIEW
-from family import BASE, BUNDLE, WORK, load_family, save_family
+from diffusers import AutoencoderKL
+from family import BASE, BUNDLE, PAINTED, WORK, load_family, save_family
 from scenes import BUCKETS
 from styling import STYLES
 
 _STYLES = {
-    "ink": {
-        "name": "Ink",
-        "licence": "MIT",
-        "description": "Ink pictograms on pale paper; learnt from the Fluent high-contrast icons.",
-    },
-    "noto": {
-        "name": "Noto",
-        "licence": "Apache-2.0",
-        "description": "Rounder drawings with more shading; learnt from the Noto emoji.",
-    },
+    "ink": ("Ink", "MIT", "Ink pictograms on pale paper; learnt from the Fluent high-contrast icons."),
+    "noto": ("Noto", "Apache-2.0", "Rounder drawings with more shading; learnt from the Noto emoji."),
+    "fxemoji": ("Fx", "Apache-2.0", "Round, friendly drawings; learnt from the Firefox OS emoji."),
+    "pixel": ("Pixel", "MIT", "Coarse pixels in few colours."),
+    "sketch": ("Sketch", "MIT", "Pencil on warm paper."),
+    "night": ("Night", "MIT", "Moonlight: navy, violet and pale yellow."),
+    "watercolour": ("Watercolour", "MIT", "Soft washes on grained paper."),
 }
+_LICENCE = "MIT (base, previews, ink, pixel, sketch, night, watercolour); Apache-2.0 (noto, fxemoji)"
+_PREVIEWS = {
+    "lcm": {"adapter": "preview_lcm.safetensors", "sampler": "lcm"},
+    "turbo": {"adapter": "preview_turbo.safetensors", "sampler": "euler"},
+}
+_DECODER = WORK / "vae"
+_SMALL = "vae_preview"
 
 
-def describe(guidance: float) -> dict[str, object]:
+def describe(guidance: float, preview: str, painted: int) -> dict[str, object]:
     """Return storybook.json."""
+    decoder = {"decoder": _SMALL} if painted > 1 else {}
     return {
         "id": "storybook",
-        "version": "0",
-        "licence": "MIT (base, preview, ink); Apache-2.0 (noto)",
-        "buckets": [list(size) for size in BUCKETS],
-        "preview": {"adapter": "preview_lcm.safetensors", "sampler": "lcm", "steps": 4, "guidance_scale": 1.0},
+        "version": "1",
+        "licence": _LICENCE,
+        "buckets": [[painted * width, painted * height] for height, width in BUCKETS],
+        "preview": {**_PREVIEWS[preview], **decoder, "steps": 4, "guidance_scale": 1.0},
         "final": {"sampler": "euler", "steps": 25, "guidance_scale": guidance},
         "objects": list(object_labels()),
         "places": list(PLACES),
@@ -41,11 +46,20 @@ def describe(guidance: float) -> dict[str, object]:
     }
 
 
-def styles() -> list[dict[str, object]]:
-    """Return styles/styles.json."""
+def styles(folder: Path) -> list[dict[str, object]]:
+    """Return styles/styles.json: the styles whose files are there."""
     return [
-        {"id": style, "file": f"{style}.safetensors", "weight": 1.0, "trigger_words": [], **_STYLES[style]}
-        for style in STYLES[1:]
+        {
+            "id": style,
+            "name": name,
+            "file": f"{style}.safetensors",
+            "weight": 1.0,
+            "trigger_words": [],
+            "licence": licence,
+            "description": text,
+        }
+        for style, (name, licence, text) in _STYLES.items()
+        if (folder / f"{style}.safetensors").exists()
     ]
 
 
@@ -54,17 +68,35 @@ def write_json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value, indent=1) + "\n")
 
 
-def export(folder: Path, guidance: float) -> None:
+def export(folder: Path, guidance: float, preview: str) -> None:
     """Write what has been trained so far; an adapter not trained yet keeps its old file."""
     (folder / "styles").mkdir(parents=True, exist_ok=True)
     save_family(load_family(BASE), folder, torch.float16)
-    write_json(folder / "storybook.json", describe(guidance))
-    write_json(folder / "styles/styles.json", styles())
-    adapters = [(PREVIEW, folder / PREVIEW.name)]
-    adapters += [(WORK / f"styles/{style}.safetensors", folder / f"styles/{style}.safetensors") for style in STYLES[1:]]
-    for source, target in adapters:
-        if source.exists():
-            shutil.copyfile(source, target)
+    painted = 1
+    if _DECODER.exists():
+        painted = PAINTED
+        shutil.rmtree(folder / _SMALL, ignore_errors=True)
+        (folder / "vae").rename(folder / _SMALL)
+        AutoencoderKL.from_pretrained(_DECODER).half().save_pretrained(folder / "vae")
+        name_decoder(folder)
+    for adapter in _PREVIEWS.values():
+        copy_if_made(WORK / adapter["adapter"], folder / adapter["adapter"])
+    for style in STYLES[1:]:
+        copy_if_made(WORK / f"styles/{style}.safetensors", folder / f"styles/{style}.safetensors")
+    write_json(folder / "storybook.json", describe(guidance, preview, painted))
+    write_json(folder / "styles/styles.json", styles(folder / "styles"))
+
+
+def copy_if_made(source: Path, target: Path) -> None:
+    """Copy a trained file; one that is not there leaves the old one."""
+    if source.exists():
+        shutil.copyfile(source, target)
+
+
+def name_decoder(folder: Path) -> None:
+    """Say in the pipeline's index which class decodes finals."""
+    index = json.loads((folder / "model_index.json").read_text())
+    write_json(folder / "model_index.json", index | {"vae": ["diffusers", "AutoencoderKL"]})
 
 
 def main() -> None:
@@ -72,8 +104,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bundle", type=Path, default=BUNDLE)
     parser.add_argument("--guidance", type=float, default=3.0)
+    parser.add_argument("--preview", choices=[*_PREVIEWS], default="turbo")
     options = parser.parse_args()
-    export(options.bundle, options.guidance)
+    export(options.bundle, options.guidance, options.preview)
     size_mb = sum(path.stat().st_size for path in options.bundle.rglob("*") if path.is_file()) / 1e6
     print(f"{options.bundle.name}: {size_mb:.1f} MB")
 

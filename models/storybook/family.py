@@ -44,7 +44,8 @@ class Condition:
 def load_family(folder: Path) -> Family:
     """Load the networks in fp32 from a pipeline folder."""
     unet = UNet2DConditionModel.from_pretrained(folder / "unet", torch_dtype=torch.float32)
-    vae = AutoencoderTiny.from_pretrained(folder / "vae", torch_dtype=torch.float32)
+    small = folder / "vae_preview"  # where finals have a larger one of their own
+    vae = AutoencoderTiny.from_pretrained(small if small.exists() else folder / "vae", torch_dtype=torch.float32)
     return Family(
         tokenizer=CLIPTokenizer.from_pretrained(folder / "tokenizer"),
         text_1=CLIPTextModel.from_pretrained(folder / "text_encoder", dtype=torch.float32).eval(),
