@@ -187,7 +187,7 @@ def test_renders_are_said_to_wait_when_their_worker_is_gone(new_desk: Callable[.
     queue, statuses = desk.page.locator("#fl-queue"), desk.cards().locator(".fl-card-status")
     expect(queue).to_have_text(re.compile(r"^1 rendering, 1 waiting · ~\d"), timeout=10_000)
     desk.page.clock.fast_forward(9_000)
-    expect(statuses).to_have_text(["waiting for the worker"] * 2)
+    expect(statuses).to_have_text(["waiting for a worker"] * 2)
     expect(queue).to_have_text("2 waiting")
 
 
@@ -195,6 +195,16 @@ def test_time_left_is_not_given_when_it_has_passed(new_desk: Callable[..., Desk]
     desk = new_desk()
     history = [under_way("boat", "running", 2.5)]
     desk.page.route("**/api/v1/renders", lambda route: route.fulfill(json={"renders": history, "next": None}))
+    desk.open()
+    expect(desk.page.locator("#fl-queue")).to_have_text("1 rendering", timeout=10_000)
+    expect(desk.cards().locator(".fl-card-status")).to_have_text("1 of 25")
+
+
+def test_time_left_is_not_given_when_the_connection_is_lost(new_desk: Callable[..., Desk]) -> None:
+    desk = new_desk()
+    history = [under_way("boat", "running", 90.0)]
+    desk.page.route("**/api/v1/renders", lambda route: route.fulfill(json={"renders": history, "next": None}))
+    desk.page.route("**/api/v1/events", lambda route: route.abort())
     desk.open()
     expect(desk.page.locator("#fl-queue")).to_have_text("1 rendering", timeout=10_000)
     expect(desk.cards().locator(".fl-card-status")).to_have_text("1 of 25")

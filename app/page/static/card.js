@@ -172,7 +172,7 @@ export class Card {
 }
 
 function statusOf({ state, position, progress, handoff, images, error }, stalled, left) {
-  if (stalled && !ENDED.has(state)) return "waiting for the worker";
+  if (stalled && !ENDED.has(state)) return "waiting for a worker";
   const time = left === null ? "" : ` · ~${seconds(left)}`;
   if (state === "queued") return (position > 1 ? `${ordinal(position)} in the queue` : "next in the queue") + time;
   if (state === "running") return (progress?.steps ? `${progress.step} of ${progress.steps}` : "painting") + time;
