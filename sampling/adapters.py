@@ -66,7 +66,7 @@ class Adapters:
         known = self._loaded.pop(style_id, None)
         if known is None or known.source != source:
             if known is not None:
-                self._unet.delete_adapters(known.name)
+                lora.detach(self._unet, known.name)
             known = _Loaded(self._attach(source[0]), source)
         self._loaded[style_id] = known
         return known.name
@@ -103,4 +103,4 @@ class Adapters:
         using = {use.id for use in self._active}
         spare = [style_id for style_id in self._loaded if style_id not in using]
         for style_id in spare[: max(0, len(self._loaded) - MAX_LOADED)]:
-            self._unet.delete_adapters(self._loaded.pop(style_id).name)
+            lora.detach(self._unet, self._loaded.pop(style_id).name)

@@ -47,6 +47,13 @@ def attach(unet: UNet2DConditionModel, path: Path, name: str) -> int:
     return matched
 
 
+def detach(unet: UNet2DConditionModel, name: str) -> None:
+    """Takes an adapter off again."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Adapter .* was active which is now deleted")  # another is set next
+        unet.delete_adapters(name)
+
+
 def _read(path: Path, unet: UNet2DConditionModel) -> dict[str, Tensor]:
     dtype = unet.dtype  # read once: diffusers looks through all modules for it
     try:
