@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from diffusers.loaders.lora_pipeline import StableDiffusionXLLoraLoaderMixin
@@ -31,8 +32,7 @@ def attach(unet: UNet2DConditionModel, path: Path, name: str) -> int:
     try:
         converted, alphas = StableDiffusionXLLoraLoaderMixin.lora_state_dict(dict(tensors), unet_config=unet.config)
         _check_halves(path, converted)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Already found a `peft_config`")  # several styles are meant
+        with _quiet():
             unet.load_lora_adapter(converted, prefix="unet", adapter_name=name, network_alphas=alphas or None)
     except InvalidInput:
         raise
@@ -49,9 +49,17 @@ def attach(unet: UNet2DConditionModel, path: Path, name: str) -> int:
 
 def detach(unet: UNet2DConditionModel, name: str) -> None:
     """Takes an adapter off again."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Adapter .* was active which is now deleted")  # another is set next
+    with _quiet():
         unet.delete_adapters(name)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the libraries' notices that there are several adapters and that one that acted is gone: both are meant."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Already found a `peft_config`")
+        warnings.filterwarnings("ignore", message="Adapter .* was active which is now deleted")
+        yield
 
 
 def _read(path: Path, unet: UNet2DConditionModel) -> dict[str, Tensor]:
