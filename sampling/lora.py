@@ -55,7 +55,7 @@ def detach(unet: UNet2DConditionModel, name: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the libraries' notices that there are several adapters and that one that acted is gone: both are meant."""
+    """Without the notices that there are several adapters and that one that acted is gone: both are meant."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Already found a `peft_config`")
         warnings.filterwarnings("ignore", message="Adapter .* was active which is now deleted")
