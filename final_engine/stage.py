@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
+
+import redis
 
 from core.render import State
 from shared_cache.lanes import Entry, Stream
@@ -13,6 +16,7 @@ from shared_cache.renders import Record, Renders
 
 log = logging.getLogger(__name__)
 IDLE_WAIT_S = 0.5
+OUTAGE_WAIT_S = 1.0
 Work = Callable[[Entry, Record], None]
 
 
@@ -33,6 +37,7 @@ class Stage:
         lease_s: float,
         max_attempts: int,
     ) -> None:
+        self._name = name
         self._stream = stream
         self._renders = renders
         self._expects = expects
@@ -41,6 +46,7 @@ class Stage:
         self._max_attempts = max_attempts
         self._stop = threading.Event()
         self._at_work: Entry | None = None
+        self._looked_s = -lease_s
         self._threads = [
             threading.Thread(target=self._run, name=name, daemon=True),
             threading.Thread(target=self._beat, name=f"{name}-heartbeat", daemon=True),
@@ -59,20 +65,27 @@ class Stage:
         while not self._stop.wait(self._lease_s / 4):
             entry = self._at_work
             if entry is not None:
-                self._stream.heartbeat([entry])
+                with suppress(redis.RedisError):  # the other thread says so
+                    self._stream.heartbeat([entry])
 
     def _run(self) -> None:
-        looked_s = -self._lease_s
         while not self._stop.is_set():
-            if monotonic() - looked_s > self._lease_s / 2:
-                looked_s = monotonic()
-                for entry in self._stream.take_over(self._lease_s, count=1):
-                    self._handle(entry, self._renders.claim(entry.render_id, self._max_attempts, self._expects))
-            entries = self._stream.pull(1)
-            for entry in entries:
-                self._handle(entry, self._renders.get(entry.render_id))
-            if not entries:
-                self._stream.wait(IDLE_WAIT_S)
+            try:
+                self._turn()
+            except redis.RedisError as error:  # an outage; what was at work is taken over when it ends
+                log.warning("stage %s cannot reach the queue: %s", self._name, error)
+                self._stop.wait(OUTAGE_WAIT_S)
+
+    def _turn(self) -> None:
+        if monotonic() - self._looked_s > self._lease_s / 2:
+            self._looked_s = monotonic()
+            for entry in self._stream.take_over(self._lease_s, count=1):
+                self._handle(entry, self._renders.claim(entry.render_id, self._max_attempts, self._expects))
+        entries = self._stream.pull(1)
+        for entry in entries:
+            self._handle(entry, self._renders.get(entry.render_id))
+        if not entries:
+            self._stream.wait(IDLE_WAIT_S)
 
     def _handle(self, entry: Entry, record: Record | None) -> None:
         if record is None or record.state is not self._expects:
@@ -81,6 +94,8 @@ class Stage:
         self._at_work = entry
         try:
             self._work(entry, record)
+        except redis.RedisError:
+            raise
         except Exception as error:  # this render fails, the stage goes on
             log.exception("render %s failed in a stage after denoising", record.id)
             body = {"code": getattr(error, "code", "failed"), "message": str(error) or type(error).__name__}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter, time
 
+import redis
 import torch
 
 from core.wire import PreviewRequest, pack_frame
@@ -83,8 +85,10 @@ class Outbox:
             self._publish_group(group)
         except Exception as error:  # a group fails, the thread goes on
             log.exception("previews failed after denoising")
-            for finished in group:
-                self._reply(finished, {"error": {"code": getattr(error, "code", "failed"), "message": str(error)}})
+            body: dict[str, object] = {"error": {"code": getattr(error, "code", "failed"), "message": str(error)}}
+            with suppress(redis.RedisError):  # the web process asks again where nothing comes
+                for finished in group:
+                    self._reply(finished, body)
 
     def _publish_group(self, group: list[Finished]) -> None:
         started_s = perf_counter()

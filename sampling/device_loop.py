@@ -9,6 +9,7 @@ from typing import Protocol
 
 MAX_WAIT_S = 1.0
 IDLE_WAIT_S = 0.1
+OUTAGE_WAIT_S = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,14 @@ class DeviceLoop:
         """Turns until stop is set; when nobody has work, waits for work to arrive, at most idle_wait_s."""
         while not stop.is_set():
             if not self.turn():
-                self._wait(self._idle_wait_s)
+                self._rest(stop)
+
+    def _rest(self, stop: threading.Event) -> None:
+        try:
+            self._wait(self._idle_wait_s)
+        except Exception as error:  # an outage of what wakes us must not end the loop
+            log.warning("cannot wait for work: %s", error)
+            stop.wait(OUTAGE_WAIT_S)
 
     def turn(self) -> bool:
         """Lets the first engine that has work do one turn of it; False when none has."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
 import redis
 
 from core.render import State
@@ -14,6 +15,38 @@ from shared_cache.renders import Record, Renders
 from tests.shared_cache.makers import running
 
 LEASE_S = 0.2
+
+
+class OneOutage(Stream):
+    """A stream whose server is away for one call."""
+
+    failed = False
+
+    def pull(self, count: int) -> list[Entry]:
+        if not self.failed:
+            self.failed = True
+            raise redis.ConnectionError("away")
+        return super().pull(count)
+
+
+def test_stage_outlives_an_outage_of_the_queue(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("final_engine.stage.OUTAGE_WAIT_S", 0.05)
+    renders, worked = Renders(client), threading.Event()
+    entry, record = running(client)
+    assert renders.hand_over(entry, record.attempt, "decode", State.DECODING, "r1", b"x")
+    stream = OneOutage(client, "decode", "decode", "d1")
+    stage = Stage(
+        name="decode",
+        stream=stream,
+        renders=renders,
+        expects=State.DECODING,
+        work=lambda entry, record: worked.set(),
+        lease_s=5.0,
+        max_attempts=3,
+    )
+    stage.start()
+    assert worked.wait(10) and stream.failed
+    stage.close()
 
 
 def test_long_work_is_not_taken_over(client: redis.Redis) -> None:

@@ -171,3 +171,24 @@ def test_engine_fails_one_preview_alone(harness: Harness) -> None:
     harness.mailbox.post(a_request(session="good"))
     by_session = {header["session"]: header for header, _ in harness.frames(2)}
     assert "error" in by_session["bad"] and "error" not in by_session["good"]
+
+
+def test_previews_go_on_after_an_outage_of_the_queue(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    push, failures = harness.replies.push, 2  # the frame, and the word that it failed
+
+    def away(reply_to: str, frame: bytes) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise redis.ConnectionError("away")
+        push(reply_to, frame)
+
+    monkeypatch.setattr(harness.replies, "push", away)
+    harness.mailbox.post(a_request("a"))
+    deadline_s = time.monotonic() + 60
+    while failures and time.monotonic() < deadline_s:
+        harness.engine.tick()
+        time.sleep(0.01)
+    harness.mailbox.post(a_request("b"))
+    ((header, _),) = harness.frames(1)
+    assert header["session"] == "b" and "error" not in header

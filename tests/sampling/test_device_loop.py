@@ -95,6 +95,23 @@ def test_engine_that_raises_does_not_stop_the_others(caplog: pytest.LogCaptureFi
     assert "FakeEngine" in caplog.text
 
 
+def test_run_outlives_a_wait_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sampling.device_loop.OUTAGE_WAIT_S", 0.01)
+    preview, final, log, clock = engines(0, 0)
+    stop, waits = threading.Event(), 0
+
+    def wait(timeout_s: float) -> None:
+        nonlocal waits
+        waits += 1
+        if waits == 1:
+            final.turns = 1
+            raise ConnectionError("away")
+        stop.set()
+
+    DeviceLoop([preview, final], wait, clock).run(stop)
+    assert (log, waits) == (["f"], 2)
+
+
 def test_loop_of_no_engine_is_refused() -> None:
     with pytest.raises(ValueError, match="engine"):
         DeviceLoop([], no_wait, Clock())
