@@ -1,5 +1,7 @@
 """LoRA adapters on the UNet: add them, read their parameters, save them as ordinary files."""
 
+import argparse
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,10 +9,12 @@ from pathlib import Path
 
 import torch
 from diffusers import StableDiffusionXLPipeline, UNet2DConditionModel
+from family import BASE, load_family
 from peft import LoraConfig
 from peft.utils import get_peft_model_state_dict
 from torch import Tensor, nn
 from train_base import rate_at
+from workers import run_workers
 
 ATTENTION = ["to_q", "to_k", "to_v", "to_out.0", "proj_in", "proj_out", "ff.net.0.proj", "ff.net.2"]
 EVERYWHERE = [*ATTENTION, "conv1", "conv2", "time_emb_proj"]
@@ -25,6 +29,23 @@ class Budget:
     batch: int
     rate: float
     workers: int
+
+
+def add_budget(parser: argparse.ArgumentParser, steps: int, rate: float) -> None:
+    """Let the command line change a budget."""
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--batch", type=int, default=12)
+    parser.add_argument("--rate", type=float, default=rate)
+    parser.add_argument("--workers", type=int, default=2)
+
+
+def distil(work: Callable[..., None], name: str, rank: int, budget: Budget) -> None:
+    """Run the workers of one adapter on the base: each is work(rank of the worker, family, parameters, budget)."""
+    torch.set_num_threads(1)
+    family = load_family(BASE)
+    parameters = add(family.unet, name, rank, EVERYWHERE)
+    run_workers(work, (family, parameters, budget), (family.unet,), budget.workers)
 
 
 def add(unet: UNet2DConditionModel, name: str, rank: int, targets: list[str]) -> list[nn.Parameter]:

@@ -6,15 +6,13 @@ schedule. The student is the base with the adapter on; its clean picture at the 
 """
 
 import argparse
-import math
 
 import adapters
 import torch
 from data import icons
-from family import BASE, WORK, Condition, Family, alphas_cumprod, denoise, encode, load_family, signal_noise
+from family import WORK, Condition, Family, alphas_cumprod, denoise, encode, signal_noise
 from pool import Batch, Pool
 from torch import Tensor, nn
-from workers import run_workers
 
 NAME = "preview_lcm"
 OUTPUT = WORK / "preview_lcm.safetensors"
@@ -90,16 +88,9 @@ def work(rank: int, family: Family, parameters: list[nn.Parameter], budget: adap
 def main() -> None:
     """Read the budget and distil."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--minutes", type=float, default=math.inf)
-    parser.add_argument("--batch", type=int, default=12)
-    parser.add_argument("--rate", type=float, default=1.5e-4)
-    parser.add_argument("--workers", type=int, default=2)
+    adapters.add_budget(parser, steps=600, rate=1.5e-4)
     budget = adapters.Budget(**vars(parser.parse_args()))
-    torch.set_num_threads(1)
-    family = load_family(BASE)
-    parameters = adapters.add(family.unet, NAME, _RANK, adapters.EVERYWHERE)
-    run_workers(work, (family, parameters, budget), (family.unet,), budget.workers)
+    adapters.distil(work, NAME, _RANK, budget)
 
 
 if __name__ == "__main__":

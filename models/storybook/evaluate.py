@@ -17,9 +17,10 @@ import torch
 from family import BUNDLE
 from PIL import Image
 from prompts import Prompt
-from skimage.metrics import structural_similarity
 from studio import Mode, Studio
 from styling import STYLES
+
+from final_engine.similarity import similarity
 
 MACHINE = "2 cores AMD EPYC, no GPU"
 Figures = dict[str, float]
@@ -80,14 +81,14 @@ class Measures:
         return found
 
     def similarity(self) -> Figures:
-        """SSIM of preview and final of one seed, both 64 pixels on the shorter side: the median."""
+        """How alike preview and final of one seed are, as the app tells people: the median."""
         asked = prompts.objects(self._count(50))
         finals = self.studio.draw(asked, self.final)
         found: Figures = {}
         for steps in (1, 4):
             previews = self.studio.draw(asked, Mode(True, steps, self.preview.guidance))
             pairs = zip(previews, finals, strict=True)
-            found[f"{steps}_median"] = statistics.median(_low_pass_ssim(*pair) for pair in pairs)
+            found[f"{steps}_median"] = statistics.median(similarity(np.asarray(a), np.asarray(b)) for a, b in pairs)
         return found
 
     def pairs(self) -> Figures:
@@ -174,15 +175,6 @@ def _area(picture: Image.Image) -> float:
     """Share of the picture that is not the white page."""
     distance = 255 - np.asarray(picture.convert("RGB")).min(axis=2)
     return float((distance > _WHITE_DISTANCE).mean())
-
-
-def _low_pass_ssim(first: Image.Image, second: Image.Image) -> float:
-    """SSIM over RGB with a Gaussian window (Wang et al. 2004), both 64 pixels on the shorter side."""
-    scale = 64 / min(first.size)
-    size = (round(first.width * scale), round(first.height * scale))
-    arrays = [np.asarray(picture.resize(size, Image.Resampling.BOX)) for picture in (first, second)]
-    options = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False}
-    return float(structural_similarity(*arrays, channel_axis=2, data_range=255, **options))
 
 
 def report(found: dict[str, Figures], config: dict[str, object], path: Path | None) -> None:

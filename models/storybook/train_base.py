@@ -14,7 +14,19 @@ from random import Random
 
 import torch
 from data import fetch, icons
-from family import BASE, BUNDLE, WORK, Family, alphas_cumprod, denoise, encode, load_family, save_family, signal_noise
+from family import (
+    BASE,
+    BUNDLE,
+    WORK,
+    Condition,
+    Family,
+    alphas_cumprod,
+    denoise,
+    encode,
+    load_family,
+    save_family,
+    signal_noise,
+)
 from pool import Batch, Pool
 from torch import Tensor
 from workers import run_workers
@@ -48,20 +60,28 @@ def trainable(family: Family) -> list[torch.nn.Parameter]:
     return [p for module in modules for p in module.parameters() if p.requires_grad]
 
 
+def some_left_out(captions: list[str], rng: Random) -> list[str]:
+    """Return captions, one in ten empty: what guidance is measured from."""
+    return ["" if rng.random() < _EMPTY_SHARE else caption for caption in captions]
+
+
 def loss_of(family: Family, batch: Batch, alphas: Tensor, rng: Random) -> Tensor:
-    """Return the weighted v loss of one batch.
+    """Return the loss of one batch, more noise more often: there shapes are decided."""
+    captions = some_left_out(batch.captions, rng)
+    timesteps = (torch.rand(len(captions)).sqrt() * len(alphas)).long()
+    return velocity_loss(family, batch, timesteps, encode(family, captions, batch.size_hw), alphas)
+
+
+def velocity_loss(family: Family, batch: Batch, timesteps: Tensor, condition: Condition, alphas: Tensor) -> Tensor:
+    """Return the v loss at some timesteps, weighted inside the objects.
 
     The SNR weight is min-SNR for v raised by one at high noise, where the caption decides what is drawn.
     """
-    captions = ["" if rng.random() < _EMPTY_SHARE else caption for caption in batch.captions]
-    timesteps = (
-        torch.rand(len(captions)).sqrt() * len(alphas)
-    ).long()  # more noise more often: there shapes are decided
     signal, noise_level = signal_noise(alphas, timesteps)
     noise = torch.randn_like(batch.latents)
     noisy = signal * batch.latents + noise_level * noise
     target = signal * noise - noise_level * batch.latents
-    predicted = denoise(family.unet, noisy, timesteps, encode(family, captions, batch.size_hw))
+    predicted = denoise(family.unet, noisy, timesteps, condition)
     snr = (signal / noise_level).square()
     weight = (snr.clamp(max=_SNR_CAP) + 1) / (snr + 1) * (1 + (_OBJECT_WEIGHT - 1) * batch.mask)
     return (weight * (predicted - target).square()).mean()

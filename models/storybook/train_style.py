@@ -5,39 +5,30 @@ few-step previews.
 """
 
 import argparse
-import math
 from random import Random
 
 import adapters
 import distil_lcm
 import torch
 from data import icons
-from family import BASE, WORK, Family, alphas_cumprod, denoise, encode, load_family, signal_noise
+from family import BASE, WORK, Family, alphas_cumprod, encode, load_family
 from pool import Batch, Pool
 from safetensors.torch import load_file
 from styling import STYLES
 from torch import Tensor, nn
+from train_base import some_left_out, velocity_loss
 from workers import run_workers
 
 _RANK = 16
-_OBJECT_WEIGHT = 4.0
-_SNR_CAP = 5.0
-_EMPTY_SHARE = 0.1
 _PREVIEW_SHARE = 0.3
 _PREVIEW_TIMESTEPS = (999, 759, 519, 279)
 
 
 def loss_of(family: Family, batch: Batch, timesteps: Tensor, alphas: Tensor, rng: Random) -> Tensor:
-    """Return the weighted v loss of one batch; see train_base for the weights."""
-    captions = ["" if rng.random() < _EMPTY_SHARE else caption for caption in batch.captions]
+    """Return the base's loss of one batch; the text encoders stay as they are."""
     with torch.no_grad():
-        condition = encode(family, captions, batch.size_hw)
-    signal, noise_level = signal_noise(alphas, timesteps)
-    noise = torch.randn_like(batch.latents)
-    predicted = denoise(family.unet, signal * batch.latents + noise_level * noise, timesteps, condition)
-    snr = (signal / noise_level).square()
-    weight = (snr.clamp(max=_SNR_CAP) + 1) / (snr + 1) * (1 + (_OBJECT_WEIGHT - 1) * batch.mask)
-    return (weight * (predicted - (signal * noise - noise_level * batch.latents)).square()).mean()
+        condition = encode(family, some_left_out(batch.captions, rng), batch.size_hw)
+    return velocity_loss(family, batch, timesteps, condition, alphas)
 
 
 def choose(family: Family, style: str, preview: bool, count: int) -> Tensor:
@@ -70,11 +61,7 @@ def main() -> None:
     """Read the budget and train the style."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("style", choices=STYLES[1:])
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--minutes", type=float, default=math.inf)
-    parser.add_argument("--batch", type=int, default=12)
-    parser.add_argument("--rate", type=float, default=2e-3)
-    parser.add_argument("--workers", type=int, default=2)
+    adapters.add_budget(parser, steps=400, rate=2e-3)
     options = vars(parser.parse_args())
     style, budget = options.pop("style"), adapters.Budget(**options)
     torch.set_num_threads(1)

@@ -6,15 +6,13 @@ Source: Liu et al. 2023, "InstaFlow" (reflow on pairs of the teacher), here on t
 """
 
 import argparse
-import math
 from random import Random
 
 import adapters
 import pairs
 import torch
-from family import BASE, WORK, Family, alphas_cumprod, denoise, encode, load_family, signal_noise
+from family import WORK, Family, alphas_cumprod, denoise, encode, signal_noise
 from torch import Tensor, nn
-from workers import run_workers
 
 NAME = "preview_turbo"
 OUTPUT = WORK / "preview_turbo.safetensors"
@@ -69,16 +67,9 @@ def work(rank: int, family: Family, parameters: list[nn.Parameter], budget: adap
 def main() -> None:
     """Read the budget and train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--minutes", type=float, default=math.inf)
-    parser.add_argument("--batch", type=int, default=12)
-    parser.add_argument("--rate", type=float, default=1e-3)
-    parser.add_argument("--workers", type=int, default=2)
+    adapters.add_budget(parser, steps=1500, rate=1e-3)
     budget = adapters.Budget(**vars(parser.parse_args()))
-    torch.set_num_threads(1)
-    family = load_family(BASE)
-    parameters = adapters.add(family.unet, NAME, _RANK, adapters.EVERYWHERE)
-    run_workers(work, (family, parameters, budget), (family.unet,), budget.workers)
+    adapters.distil(work, NAME, _RANK, budget)
 
 
 if __name__ == "__main__":
