@@ -12,7 +12,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -20,38 +19,13 @@ from PIL import Image
 from websockets.sync.client import connect
 
 from core.wire import unpack_frame
+from tests.asking import TIMEOUT_S, a_preview, a_render, ended
 from tests.conftest import ROOT
-
-ENDED = {"done", "rejected", "blocked", "cancelled", "failed"}
-TIMEOUT_S = 120
 
 
 @pytest.fixture
 def http(app_url: str) -> httpx.Client:
     return httpx.Client(base_url=app_url, timeout=TIMEOUT_S)
-
-
-def ended(http: httpx.Client, render_id: str) -> dict[str, Any]:
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline_s:
-        found: dict[str, Any] = http.get(f"/api/v1/renders/{render_id}").json()
-        if found["state"] in ENDED:
-            return found
-        time.sleep(0.1)
-    raise TimeoutError(render_id)
-
-
-def a_preview(http: httpx.Client, **fields: Any) -> dict[str, Any]:
-    answer = http.post("/api/v1/previews", json={"prompt": "a cat on the beach", **fields})
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
-
-
-def a_render(http: httpx.Client, **fields: Any) -> str:
-    answer = http.post("/api/v1/renders", json=fields)
-    assert answer.status_code == 202, answer.text
-    return str(answer.json()["id"])
 
 
 def test_accepted_preview_is_rendered_in_full(http: httpx.Client) -> None:

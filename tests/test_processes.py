@@ -6,16 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.asking import TIMEOUT_S, a_preview, a_render, ended
 from tests.conftest import ROOT, RunningApp
-
-TIMEOUT_S = 120
 
 
 def roles_of_the_procfile() -> list[str]:
@@ -47,16 +44,11 @@ def app(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Iterator[Ru
     assert codes == [0] * len(workers), (folder / "workers.log").read_text()[-4000:]
 
 
-def test_preview_and_render_go_through_all_processes(app: RunningApp, tmp_path: Path) -> None:
-    asked = {"prompt": "a cat on the beach", "seed": 7}
-    preview = httpx.post(f"{app.url}/api/v1/previews", json=asked, timeout=60)
-    assert preview.status_code == 200, preview.text
-    asked |= {"preview_id": preview.json()["preview_id"], "steps": 6}
-    render_id = httpx.post(f"{app.url}/api/v1/renders", json=asked, timeout=60).json()["id"]
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while (found := httpx.get(f"{app.url}/api/v1/renders/{render_id}", timeout=30).json())["state"] != "done":
-        assert found["state"] in ("queued", "running", "decoding", "checking"), found
-        assert time.monotonic() < deadline_s, found
-        time.sleep(0.1)
-    assert found["handoff"]["similarity"] > 0
-    assert httpx.get(app.url + found["images"][0]["url"], timeout=30).headers["content-type"] == "image/png"
+def test_preview_and_render_go_through_all_processes(app: RunningApp) -> None:
+    with httpx.Client(base_url=app.url, timeout=TIMEOUT_S) as http:
+        asked = {"prompt": "a cat on the beach", "seed": 7}
+        preview = a_preview(http, **asked)
+        found = ended(http, a_render(http, **asked, preview_id=preview["preview_id"], steps=6))
+        assert found["state"] == "done", found
+        assert found["handoff"]["similarity"] > 0
+        assert http.get(found["images"][0]["url"]).headers["content-type"] == "image/png"

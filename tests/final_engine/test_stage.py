@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from core.render import State
-from final_engine.stage import Stage
+from final_engine.stage import Stage, Work
 from shared_cache.lanes import Entry, Stream
 from shared_cache.renders import Record, Renders
 from tests.shared_cache.makers import running
@@ -29,21 +29,25 @@ class OneOutage(Stream):
         return super().pull(count)
 
 
+def a_stage(stream: Stream, renders: Renders, work: Work, lease_s: float) -> Stage:
+    return Stage(
+        name="decode",
+        stream=stream,
+        renders=renders,
+        expects=State.DECODING,
+        work=work,
+        lease_s=lease_s,
+        max_attempts=3,
+    )
+
+
 def test_stage_outlives_an_outage_of_the_queue(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("final_engine.stage.OUTAGE_WAIT_S", 0.05)
     renders, worked = Renders(client), threading.Event()
     entry, record = running(client)
     assert renders.hand_over(entry, record.attempt, "decode", State.DECODING, "r1", b"x")
     stream = OneOutage(client, "decode", "decode", "d1")
-    stage = Stage(
-        name="decode",
-        stream=stream,
-        renders=renders,
-        expects=State.DECODING,
-        work=lambda entry, record: worked.set(),
-        lease_s=5.0,
-        max_attempts=3,
-    )
+    stage = a_stage(stream, renders, lambda entry, record: worked.set(), lease_s=5.0)
     stage.start()
     assert worked.wait(10) and stream.failed
     stage.close()
@@ -59,15 +63,7 @@ def test_long_work_is_not_taken_over(client: redis.Redis) -> None:
         assert end.wait(10)
         renders.hand_over(entry, record.attempt, "finish", State.CHECKING, "r1", b"y")
 
-    stage = Stage(
-        name="decode",
-        stream=Stream(client, "decode", "decode", "slow"),
-        renders=renders,
-        expects=State.DECODING,
-        work=work,
-        lease_s=LEASE_S,
-        max_attempts=3,
-    )
+    stage = a_stage(Stream(client, "decode", "decode", "slow"), renders, work, LEASE_S)
     stage.start()
     assert begun.wait(10)
     time.sleep(3 * LEASE_S)
