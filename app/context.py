@@ -13,6 +13,7 @@ from app.pulses import Pulses
 from app.recipes import Recipes
 from app.router import Router
 from core.errors import StartupError
+from core.metrics import Metrics
 from core.profile import ModelProfile
 from core.settings import Settings
 from final_engine.admission import Admission
@@ -21,9 +22,10 @@ from shared_cache.connect import connect
 from shared_cache.costs import Costs
 from shared_cache.events import Events
 from shared_cache.mailbox import Mailbox, Replies
+from shared_cache.metrics import Board
 from shared_cache.objects import DiskObjects, load_secret
 from shared_cache.previews import Previews, kept_previews
-from shared_cache.registry import Registry
+from shared_cache.registry import Registry, new_worker_id
 from shared_cache.renders import Renders
 from styles.catalogue import Catalogue, load_catalogue
 
@@ -47,6 +49,9 @@ class Context:
     pulses: Pulses
     objects: DiskObjects
     registry: Registry
+    board: Board
+    metrics: Metrics
+    process_id: str
     admission: Admission
     answer_timeout_s: float = ANSWER_TIMEOUT_S
 
@@ -75,6 +80,9 @@ def open_context(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S)
         pulses=Pulses(),
         objects=DiskObjects(settings.data_dir / "objects", load_secret(settings.data_dir), settings.public_url),
         registry=Registry(client),
+        board=Board(client),
+        metrics=Metrics(),
+        process_id=new_worker_id(),
         admission=_admission(settings, client, renders, kept, profile, catalogue),
         answer_timeout_s=answer_timeout_s,
     )

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.staticfiles import StaticFiles
 
-from app import errors, follow, live, meta, objects, previews, renders
+from app import errors, follow, live, meta, metrics, objects, previews, renders
 from app.asking import ANSWER_TIMEOUT_S
 from app.context import Context, open_context
 from app.gradio_api import endpoints
@@ -37,7 +37,7 @@ def create_app(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S) -
     app = FastAPI(title="Firstlight", docs_url=None, redoc_url=None, lifespan=_lifespan)
     app.state.context = context
     errors.install(app)
-    for part in (meta, previews, renders, follow, live, objects):
+    for part in (meta, metrics, previews, renders, follow, live, objects):
         app.include_router(part.router)
     for unknown in ("/api/{rest:path}", "/gradio_api/upload"):  # nobody uploads through Gradio
         app.add_api_route(unknown, _nothing_here, methods=METHODS, include_in_schema=False)
@@ -69,7 +69,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     context.router.start(loop)
     tail = Tail(context.redis)
     tail.start(context.pulses.pulse)
+    publishing = asyncio.create_task(metrics.publish(context))
     yield
+    publishing.cancel()
     await asyncio.to_thread(tail.stop)
     await asyncio.to_thread(context.router.stop)
 

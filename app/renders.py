@@ -13,8 +13,9 @@ from app.bodies import RenderBody
 from app.context import Context
 from app.records import next_page, owned, place, view
 from app.wants import Here, Owner, saying
-from core.errors import InvalidInput, NotFound
+from core.errors import FirstlightError, InvalidInput, NotFound, Overloaded
 from core.recipe import Recipe
+from core.render import TERMINAL, State
 from core.validate import check_int, check_number
 from final_engine.admission import RenderWish
 from shared_cache.renders import Record
@@ -52,7 +53,21 @@ def ask(
 
 
 def submit(context: Context, owner: str, body: RenderBody, idempotency_key: str | None = None) -> Record:
-    """Raises: InvalidInput, BlockedPrompt, Conflict, Overloaded."""
+    """Raises: InvalidInput, BlockedPrompt, Conflict, Overloaded; each is counted by its reason."""
+    try:
+        return _submit(context, owner, body, idempotency_key)
+    except FirstlightError as error:
+        context.metrics.rejected(_reason(error, body.deadline_s))
+        raise
+
+
+def _reason(error: FirstlightError, deadline_s: float | None) -> str:
+    """The error's code, but for one of which Overloaded has no word: there was room, and too little time."""
+    late = isinstance(error, Overloaded) and deadline_s is not None and error.predicted_s > deadline_s
+    return "deadline" if late else error.code
+
+
+def _submit(context: Context, owner: str, body: RenderBody, idempotency_key: str | None) -> Record:
     idempotency = _idempotency(body, idempotency_key)
     if idempotency is not None and (earlier := context.renders.find(owner, idempotency)) is not None:
         return earlier
@@ -122,5 +137,8 @@ def accepted_preview(render_id: RenderId, context: Here, owner: Owner) -> Respon
 @router.delete("/{render_id}")
 def cancel(request: Request, render_id: RenderId, context: Here, owner: Owner) -> dict[str, Any]:
     """Cancels; what has ended stays as it is, and asking twice is no error."""
-    owned(context, owner, render_id)
-    return view(context, context.renders.cancel(render_id), request.scope.get("root_path", ""))
+    before = owned(context, owner, render_id)
+    after = context.renders.cancel(render_id)
+    if before.state not in TERMINAL and after.state is State.CANCELLED:
+        context.metrics.ended(State.CANCELLED)
+    return view(context, after, request.scope.get("root_path", ""))

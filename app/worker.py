@@ -17,6 +17,7 @@ from typing import Any
 import redis
 
 from app.roles import ROLES
+from core.metrics import Metrics
 from core.render import State
 from core.settings import Settings
 from final_engine.decode_stage import DecodeWork
@@ -44,6 +45,7 @@ from shared_cache.events import Events
 from shared_cache.lanes import Lanes, Signal, Stream
 from shared_cache.latents import Latents
 from shared_cache.mailbox import Mailbox, Replies
+from shared_cache.metrics import Board
 from shared_cache.objects import DiskObjects, load_secret
 from shared_cache.previews import Previews, kept_previews
 from shared_cache.registry import Registry, new_worker_id
@@ -79,12 +81,14 @@ class Worker:
         self._settings = settings
         self._redis = client
         self._registry = Registry(client)
+        self._metrics = Metrics()
+        self._board = Board(client)
         self._classifier = ImageClassifier(settings.nsfw_threshold)
         self._renders = Renders(client)
         self._latents = Latents(client)
         self._signal = Signal(client, *(role for role in ("preview", "final") if role in roles))
-        self._previews: PreviewEngine | None = None
-        self._engines: list[Engine] = []
+        self._embeddings: ByteLRU[Any] = ByteLRU(settings.embedding_cache_mb * 2**20)
+        self._engines: dict[str, Engine] = {}  # by pool, in order of priority
         self._parts = ExitStack()
         self._model: Model | None = None
 
@@ -99,18 +103,19 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         self._registry.withdraw(self.id)
+        self._board.withdraw(self.id)
         self._parts.close()
 
     def run(self, stop: threading.Event) -> None:
         announcer = threading.Thread(target=self._announce, args=(stop,), name="announce", daemon=True)
         announcer.start()
         if self._engines:
-            DeviceLoop(self._engines, self._signal.wait, perf_counter).run(stop)
+            DeviceLoop(self._engines, self._signal.wait, perf_counter, self._metrics).run(stop)
         stop.wait()
         announcer.join()
 
     def _announce(self, stop: threading.Event) -> None:
-        """Tells the registry every few seconds that this worker is warm; it forgets a worker that falls silent."""
+        """Says every few seconds that this worker is warm, and what it measured; who falls silent is forgotten."""
         body: dict[str, Any] = {"roles": self.roles, "ready": True, "pid": os.getpid()}
         if self._model is not None:
             body |= {
@@ -119,10 +124,11 @@ class Worker:
                 "device": str(self._model.device),
             }
         while True:
-            if self._previews is not None:
-                body |= {"preview_steps": self._previews.steps_run, "preview_steps_wasted": self._previews.steps_wasted}
+            cached = self._embeddings.stats()
+            self._metrics.cache(cached.hits, cached.misses, cached.bytes)
             try:
                 self._registry.announce(self.id, body)
+                self._board.publish(self.id, self._metrics.text())
                 self._renders.repair()
             except redis.RedisError as error:
                 log.warning("could not announce this worker: %s", error)
@@ -138,14 +144,12 @@ class Worker:
 
     def _start_engines(self, model: Model) -> None:
         """Both pools share the encoder, and the decoder of what is shown before a final is done."""
-        cache: ByteLRU[Any] = ByteLRU(self._settings.embedding_cache_mb * 2**20)
-        encoder, decoder = Encoder(model, cache), Decoder(model, "preview")
+        encoder, decoder = Encoder(model, self._embeddings), Decoder(model, "preview")
         catalogue = load_catalogue(self._settings.model_dir)
         if "preview" in self.roles:
-            self._previews = self._preview_engine(model, encoder, decoder, catalogue)
-            self._engines.append(self._previews)
+            self._engines["preview"] = self._preview_engine(model, encoder, decoder, catalogue)
         if "final" in self.roles:
-            self._engines.append(self._final_engine(model, encoder, decoder, catalogue))
+            self._engines["final"] = self._final_engine(model, encoder, decoder, catalogue)
 
     def _preview_engine(self, model: Model, encoder: Encoder, decoder: Decoder, catalogue: Catalogue) -> PreviewEngine:
         rows = self._settings.max_preview_rows
@@ -153,7 +157,13 @@ class Worker:
         loop = StepLoop(Denoiser(model, "preview"), adapters, rows, perf_counter)
         warm(loop, encoder, decoder, model.profile, model.profile.preview)
         replies = Replies(self._redis)
-        outbox = Outbox(decoder=decoder, classifier=self._classifier, previews=Previews(self._redis), replies=replies)
+        outbox = Outbox(
+            decoder=decoder,
+            classifier=self._classifier,
+            previews=Previews(self._redis),
+            replies=replies,
+            metrics=self._metrics,
+        )
         encode = EncodeStage(encoder, self._signal.notify)
         self._start(outbox)
         self._parts.callback(encode.close)
@@ -165,6 +175,7 @@ class Worker:
             outbox=outbox,
             profile=model.profile,
             max_rows=rows,
+            metrics=self._metrics,
         )
 
     def _final_engine(self, model: Model, encoder: Encoder, decoder: Decoder, catalogue: Catalogue) -> FinalEngine:
@@ -198,6 +209,7 @@ class Worker:
             latents=self._latents,
             kept=kept_previews(self._redis),
             objects=self._objects(),
+            metrics=self._metrics,
         )
         self._start_stage("finish", State.CHECKING, work)
 
@@ -216,6 +228,7 @@ class Worker:
                 work=work,
                 lease_s=self._settings.lease_s,
                 max_attempts=self._settings.max_attempts,
+                metrics=self._metrics,
             )
         )
 

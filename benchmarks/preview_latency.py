@@ -17,14 +17,12 @@ from time import perf_counter
 from typing import Any
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 from app.temporary import server
 from benchmarks.report import emit, percentile
 from benchmarks.typists import KEYS_PER_S, type_together
 from core.settings import load_settings
-from shared_cache.connect import connect
-from shared_cache.embedded import EmbeddedRedis
-from shared_cache.registry import Registry
 
 SENTENCE = "a small red fox in the snow"
 SENTENCES = (SENTENCE, "a cup of coffee on the beach", "two owls in a forest at night")
@@ -81,18 +79,17 @@ def ours() -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         settings = load_settings(data_dir=Path(folder), port=0)
         with server(settings, lambda text: None) as client:
-            registry = Registry(connect(EmbeddedRedis(settings.data_dir).start()))
             live = client.url.replace("http", "ws", 1) + "api/v1/live"
             type_together(live, [SENTENCE[:5]])
-            return [_measure(registry, live, count) for count in TYPISTS]
+            return [_measure(client.url, live, count) for count in TYPISTS]
 
 
-def _measure(registry: Registry, live: str, count: int) -> dict[str, Any]:
+def _measure(url: str, live: str, count: int) -> dict[str, Any]:
     time.sleep(SETTLE_S)
-    before = _steps(registry)
+    before = _steps(url)
     typings = [t for sentence in SENTENCES for t in type_together(live, [sentence] * count)]
     time.sleep(SETTLE_S)
-    run, wasted = (after - earlier for after, earlier in zip(_steps(registry), before, strict=True))
+    run, wasted = (after - earlier for after, earlier in zip(_steps(url), before, strict=True))
     return {
         **_figures([t.latency_s for t in typings]),
         "typists": count,
@@ -102,9 +99,15 @@ def _measure(registry: Registry, live: str, count: int) -> dict[str, Any]:
     }
 
 
-def _steps(registry: Registry) -> tuple[int, int]:
-    workers = [w for w in registry.workers() if "preview_steps" in w]
-    return sum(w["preview_steps"] for w in workers), sum(w["preview_steps_wasted"] for w in workers)
+def _steps(url: str) -> tuple[float, float]:
+    """Steps that the preview pool made, and those of them whose picture nobody saw."""
+    families = text_string_to_metric_families(httpx.get(f"{url}metrics").text)
+    samples = [sample for family in families for sample in family.samples if sample.labels.get("pool") == "preview"]
+
+    def total(name: str) -> float:
+        return sum(sample.value for sample in samples if sample.name == name)
+
+    return total("firstlight_batch_rows_sum"), total("firstlight_wasted_steps_total")
 
 
 def _figures(latencies: list[list[float]]) -> dict[str, float]:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from time import perf_counter, time
 
+from core.metrics import Metrics
 from core.render import State
 from final_engine.keys import image_object, preview_object
 from final_engine.similarity import similarity
@@ -29,6 +30,7 @@ class FinishWork:
         latents: Latents,
         kept: Previews,
         objects: DiskObjects,
+        metrics: Metrics,
         clock: Callable[[], float] = time,
     ) -> None:
         self._classifier = classifier
@@ -36,6 +38,7 @@ class FinishWork:
         self._latents = latents
         self._objects = objects
         self._kept = kept
+        self._metrics = metrics
         self._clock = clock
 
     def __call__(self, entry: Entry, record: Record) -> None:
@@ -48,7 +51,8 @@ class FinishWork:
         allowed = all(self._classifier.allows(picture) for picture in pictures)
         safety_s = perf_counter() - started_s
         if not allowed:
-            self._renders.finish(record.id, record.attempt, State.BLOCKED, error=WITHHELD)
+            if self._renders.finish(record.id, record.attempt, State.BLOCKED, error=WITHHELD):
+                self._metrics.ended(State.BLOCKED)
         else:
             recipe = record.recipe
             fitted = [fit(picture, recipe.width, recipe.height) for picture in pictures]
@@ -63,9 +67,22 @@ class FinishWork:
             "publish": round(1000 * (perf_counter() - started_s), 1),
             "total": round(1000 * (self._clock() - record.created_s), 1),
         }
-        self._renders.finish(
+        if self._renders.finish(
             record.id, record.attempt, State.DONE, images=images, handoff=handoff, timings_ms=timings_ms
-        )
+        ):
+            self._measure(record, {**record.timings_ms, **timings_ms})
+
+    def _measure(self, record: Record, timings_ms: dict[str, float]) -> None:
+        """All that is known of a render that is done, whichever processes worked on it."""
+        metrics, total_s = self._metrics, timings_ms["total"] / 1000
+        metrics.ended(State.DONE)
+        metrics.answered("final", total_s)
+        metrics.predicted("total", record.predicted_s, total_s)
+        if record.deadline_s is not None and total_s > record.deadline_s:
+            metrics.missed_deadline(record.steps * record.n)
+        for stage, ms in timings_ms.items():
+            if stage != "total":
+                metrics.stage("final", stage, ms / 1000)
 
     def _put(self, record: Record, index: int, picture: Pixels) -> dict[str, object]:
         recipe = record.recipe.with_seed(record.recipe.seed + index)

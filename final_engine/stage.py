@@ -6,10 +6,11 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, perf_counter
 
 import redis
 
+from core.metrics import Metrics
 from core.render import State
 from shared_cache.lanes import Entry, Stream
 from shared_cache.renders import Record, Renders
@@ -36,6 +37,7 @@ class Stage:
         work: Work,
         lease_s: float,
         max_attempts: int,
+        metrics: Metrics,
     ) -> None:
         self._name = name
         self._stream = stream
@@ -44,6 +46,7 @@ class Stage:
         self._work = work
         self._lease_s = lease_s
         self._max_attempts = max_attempts
+        self._metrics = metrics
         self._stop = threading.Event()
         self._at_work: Entry | None = None
         self._looked_s = -lease_s
@@ -92,6 +95,7 @@ class Stage:
             self._stream.ack(entry)
             return
         self._at_work = entry
+        started_s = perf_counter()
         try:
             self._work(entry, record)
         except redis.RedisError:
@@ -99,7 +103,9 @@ class Stage:
         except Exception as error:  # this render fails, the stage goes on
             log.exception("render %s failed in a stage after denoising", record.id)
             body = {"code": getattr(error, "code", "failed"), "message": str(error) or type(error).__name__}
-            self._renders.finish(record.id, record.attempt, State.FAILED, error=body)
+            if self._renders.finish(record.id, record.attempt, State.FAILED, error=body):
+                self._metrics.ended(State.FAILED)
             self._stream.ack(entry)
         finally:
             self._at_work = None
+            self._metrics.busy(self._name, perf_counter() - started_s)

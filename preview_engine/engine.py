@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from time import time
 
 from core.errors import InvalidInput
+from core.metrics import Metrics
 from core.profile import ModelProfile
 from core.wire import PreviewRequest, pack_frame
 from preview_engine.outbox import Finished, Outbox
@@ -44,6 +45,7 @@ class PreviewEngine:
         outbox: Outbox,
         profile: ModelProfile,
         max_rows: int,
+        metrics: Metrics,
         clock: Callable[[], float] = time,
     ) -> None:
         self._loop = loop
@@ -53,13 +55,12 @@ class PreviewEngine:
         self._outbox = outbox
         self._profile = profile
         self._max_rows = max_rows
+        self._metrics = metrics
         self._clock = clock
         self._running: dict[str, Work] = {}  # by session
         self._next: dict[str, Work] = {}  # being encoded, or encoded and waiting for their turn
         self._mail: dict[str, PreviewRequest] = {}  # newer than what is being encoded
         self._step_s = FIRST_GUESS_STEP_S
-        self.steps_run = 0
-        self.steps_wasted = 0
 
     def tick(self) -> bool:
         """One step of the preview pool; False when there was nothing to step."""
@@ -76,14 +77,19 @@ class PreviewEngine:
 
         An encoding that has begun is never thrown away: where keys come faster than it, nothing would ever be shown.
         """
-        self._mail |= {request.session: request for request in self._mailbox.take(self._max_rows)}
+        for request in self._mailbox.take(self._max_rows):
+            if request.session in self._mail:
+                self._metrics.superseded(0)
+            self._mail[request.session] = request
         for session in self._mailbox.closed([*{*self._running, *self._next, *self._mail}]):
             self._next.pop(session, None)
             self._mail.pop(session, None)
-            self._drop(session)
+            self._metrics.wasted("preview", self._drop(session))
         for session, request in list(self._mail.items()):
             waiting = self._next.get(session)
             if waiting is None or waiting.encoded is not None:
+                if waiting is not None:
+                    self._metrics.superseded(0)
                 del self._mail[session]
                 self._next[session] = Work(request)
                 self._encode.submit(request.preview_id, request.recipe)
@@ -101,7 +107,7 @@ class PreviewEngine:
             if running is not None and running.row is not None:
                 if not superseded(running.row.step_index, running.row.steps, self._step_s):
                     continue
-                self._drop(session)
+                self._metrics.superseded(self._drop(session))
             if len(self._running) < self._max_rows:
                 del self._next[session]
                 self._join(work, work.encoded)
@@ -128,7 +134,7 @@ class PreviewEngine:
 
     def _retire(self, report: StepReport) -> None:
         self._step_s += 0.2 * (report.seconds - self._step_s)
-        self.steps_run += report.batch_size
+        self._metrics.stepped("preview", str(report.bucket), report.network_rows, report.batch_size, report.seconds)
         by_row = {work.request.preview_id: work for work in self._running.values()}
         for row in report.finished:
             work = by_row[row.id]
@@ -146,15 +152,17 @@ class PreviewEngine:
             "denoise": self._clock() - work.joined_s,
         }
 
-    def _drop(self, session: str) -> None:
-        """Takes a session's row out of the loop."""
+    def _drop(self, session: str) -> int:
+        """Takes a session's row out of the loop; returns the steps that it had made."""
         work = self._running.pop(session, None)
-        if work is not None and work.row is not None:
-            self.steps_wasted += work.row.step_index
-            self._loop.leave(work.row.id)
+        if work is None or work.row is None:
+            return 0
+        self._loop.leave(work.row.id)
+        return work.row.step_index
 
     def _fail(self, request: PreviewRequest, error: Exception | None) -> None:
         log.error("preview %s failed: %s", request.preview_id, error, exc_info=error)
+        self._metrics.previewed("failed")
         self._replies.push(request.reply_to, pack_frame(failure_header(request, error)))
 
 

@@ -12,6 +12,7 @@ from time import perf_counter, time
 import redis
 import torch
 
+from core.metrics import Metrics
 from core.wire import PreviewRequest, pack_frame
 from sampling.decode import Decoder
 from sampling.picture import Pixels, fit, to_jpeg
@@ -37,11 +38,20 @@ class Finished:
 class Outbox:
     """One thread; of several waiting previews of a session only the newest is decoded."""
 
-    def __init__(self, *, decoder: Decoder, classifier: ImageClassifier, previews: Previews, replies: Replies) -> None:
+    def __init__(
+        self,
+        *,
+        decoder: Decoder,
+        classifier: ImageClassifier,
+        previews: Previews,
+        replies: Replies,
+        metrics: Metrics,
+    ) -> None:
         self._decoder = decoder
         self._classifier = classifier
         self._previews = previews
         self._replies = replies
+        self._metrics = metrics
         self._queue: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
         self._waiting: dict[str, Finished] = {}  # by session, the longest waiting first
         self._thread = threading.Thread(target=self._run, name="preview-outbox", daemon=True)
@@ -71,8 +81,10 @@ class Outbox:
     def _keep(self, finished: Finished) -> None:
         session = finished.request.session
         known = self._waiting.get(session)
-        if known is None or finished.request.rev >= known.request.rev:
-            self._waiting[session] = finished  # in the place of the older one
+        if known is not None:
+            older, finished = sorted((known, finished), key=lambda one: one.request.rev)
+            self._metrics.superseded(older.request.recipe.steps)
+        self._waiting[session] = finished  # in the place of the older one
 
     def _take(self) -> list[Finished]:
         """The one that waits longest and those that can be decoded with it."""
@@ -86,6 +98,8 @@ class Outbox:
         except Exception as error:  # a group fails, the thread goes on
             log.exception("previews failed after denoising")
             body: dict[str, object] = {"error": {"code": getattr(error, "code", "failed"), "message": str(error)}}
+            for _ in group:
+                self._metrics.previewed("failed")
             with suppress(redis.RedisError):  # the web process asks again where nothing comes
                 for finished in group:
                     self._reply(finished, body)
@@ -103,6 +117,7 @@ class Outbox:
         times["safety"] = perf_counter() - started_s
         if not allowed:
             self._reply(finished, {"blocked": WITHHELD})
+            self._metrics.previewed("withheld")
             return
         request, recipe = finished.request, finished.request.recipe
         jpeg = to_jpeg(fit(picture, recipe.width, recipe.height))
@@ -123,6 +138,14 @@ class Outbox:
             },
             jpeg,
         )
+        self._measure(times)
+
+    def _measure(self, times: dict[str, float]) -> None:
+        self._metrics.previewed("shown")
+        self._metrics.answered("preview", times["total"])
+        for stage, seconds in times.items():
+            if stage != "total":
+                self._metrics.stage("preview", stage, seconds)
 
     def _reply(self, finished: Finished, body: dict[str, object], payload: bytes = b"") -> None:
         request = finished.request

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
+
+from core.metrics import Metrics
 
 MAX_WAIT_S = 1.0
 IDLE_WAIT_S = 0.1
@@ -22,21 +24,24 @@ class Engine(Protocol):
 
 
 class DeviceLoop:
-    """Engines in order of priority. An engine that was not asked for max_wait_s is asked before all others."""
+    """Engines by pool, in order of priority. One that was not asked for max_wait_s is asked before all others."""
 
     def __init__(
         self,
-        engines: Sequence[Engine],
+        engines: Mapping[str, Engine],
         wait: Callable[[float], object],
         clock: Callable[[], float],
+        metrics: Metrics,
         max_wait_s: float = MAX_WAIT_S,
         idle_wait_s: float = IDLE_WAIT_S,
     ) -> None:
         if not engines:
             raise ValueError("a device loop needs an engine")
-        self._engines = list(engines)
+        self._pools = list(engines)
+        self._engines = list(engines.values())
         self._wait = wait
         self._clock = clock
+        self._metrics = metrics
         self._max_wait_s = max_wait_s
         self._idle_wait_s = idle_wait_s
         self._asked_s = [clock()] * len(self._engines)
@@ -65,10 +70,13 @@ class DeviceLoop:
         return [*aged, *(i for i in range(len(self._engines)) if i not in aged)]
 
     def _ask(self, i: int) -> bool:
+        began_s = self._clock()
         try:
-            return self._engines[i].tick()
+            stepped = self._engines[i].tick()
         except Exception:
             log.exception("engine %s failed a turn", type(self._engines[i]).__name__)
-            return False
-        finally:
-            self._asked_s[i] = self._clock()
+            stepped = False
+        self._asked_s[i] = self._clock()
+        if stepped:
+            self._metrics.busy(self._pools[i], self._asked_s[i] - began_s)
+        return stepped

@@ -11,6 +11,7 @@ QUEUE = "fl:queue"
 OPEN = "fl:open"
 PULSE = "fl:pulse"
 WORKERS = "fl:workers"
+METERED = "fl:metered"
 RENDER_PREFIX = "fl:render:"
 LANE_PREFIX = "fl:lane:"
 STAGE_PREFIX = "fl:stage:"
@@ -60,6 +61,10 @@ def idempotency(owner: str, key: str) -> str:
 
 def worker(worker_id: str) -> str:
     return f"fl:worker:{worker_id}"
+
+
+def metrics(process_id: str) -> str:
+    return f"fl:metrics:{process_id}"
 
 
 def lane(priority: str, bucket: str | Bucket) -> str:

@@ -69,9 +69,13 @@ class Registry:
         """Roles that at least one living worker is ready for."""
         roles: set[str] = set()
         for worker in self.workers():
-            ready = worker.get("ready")
-            if isinstance(ready, list):
-                roles.update(ready)
-            elif ready:
-                roles.update(worker.get("roles", ()))
+            roles.update(ready_of(worker))
         return roles
+
+
+def ready_of(worker: Mapping[str, Any]) -> list[str]:
+    """Roles that a worker said it is ready for."""
+    ready = worker.get("ready")
+    if isinstance(ready, list):
+        return ready
+    return list(worker.get("roles", ())) if ready else []

@@ -16,11 +16,14 @@ from pathlib import Path
 import httpx
 import pytest
 from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
 from websockets.sync.client import connect
 
 from core.wire import unpack_frame
 from tests.asking import TIMEOUT_S, a_preview, a_render, ended
 from tests.conftest import ROOT
+
+PUBLISHED_S = 4.0  # workers hang out their metrics every 3 s
 
 
 @pytest.fixture
@@ -39,6 +42,36 @@ def test_accepted_preview_is_rendered_in_full(http: httpx.Client) -> None:
     assert hashlib.sha256(picture.content).hexdigest() == image["sha256"]
     carried = json.loads(Image.open(io.BytesIO(picture.content)).text["firstlight"])  # type: ignore[attr-defined]
     assert carried == found["recipe"]
+
+
+def measured(http: httpx.Client) -> dict[str, float]:
+    """Sums over processes of what shows that work was done."""
+    families = text_string_to_metric_families(http.get("/metrics").text)
+    samples = [sample for family in families for sample in family.samples]
+
+    def total(name: str, **labels: str) -> float:
+        return sum(s.value for s in samples if s.name == name and labels.items() <= s.labels.items())
+
+    return {
+        "previews": total("firstlight_previews_total", outcome="shown"),
+        "renders": total("firstlight_renders_total", state="done"),
+        "preview steps": total("firstlight_batch_rows_sum", pool="preview"),
+        "finals decoded": total("firstlight_stage_seconds_count", pool="final", stage="decode"),
+        "preview busy": total("firstlight_pool_busy_seconds_total", pool="preview"),
+        "finish busy": total("firstlight_pool_busy_seconds_total", pool="finish"),
+        "encoded": total("firstlight_embedding_cache_misses_total"),
+    }
+
+
+def test_metrics_tell_of_a_preview_and_its_render(http: httpx.Client) -> None:
+    time.sleep(PUBLISHED_S)
+    before = measured(http)
+    preview = a_preview(http, prompt="a boat that is measured", seed=3)
+    ended(http, a_render(http, preview_id=preview["preview_id"], steps=4))
+    time.sleep(PUBLISHED_S)
+    grown = {name: after - before[name] for name, after in measured(http).items()}
+    assert all(amount > 0 for amount in grown.values()), grown
+    assert grown["preview steps"] == 4 and grown["renders"] == 1
 
 
 def test_preview_of_the_same_recipe_is_the_same_picture(http: httpx.Client) -> None:

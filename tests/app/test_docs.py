@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from fastapi import APIRouter
 
-from app import follow, live, meta, objects, previews, renders
+from app import follow, live, meta, metrics, objects, previews, renders
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs" / "api.md"
-ROUTERS: list[APIRouter] = [part.router for part in (follow, live, meta, objects, previews, renders)]
+ROUTERS: list[APIRouter] = [part.router for part in (follow, live, meta, metrics, objects, previews, renders)]
 PATHS = sorted({str(getattr(route, "path")) for router in ROUTERS for route in router.routes})  # noqa: B009
 
 

@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from benchmarks.bundle import Parts
+from core.metrics import Metrics
 from core.recipe import Handoff
 from core.render import TERMINAL, State
 from final_engine.admission import Admission, RenderWish
@@ -41,7 +42,7 @@ class FinalPath:
         self.client, self.parts, self.profile = client, parts, parts.model.profile
         self.renders, self.previews, self.events = Renders(client), Previews(client), Events(client)
         self.objects = DiskObjects(folder, b"secret" * 8, None)
-        self.latents = Latents(client)
+        self.latents, self.metrics = Latents(client), Metrics()
         self.loop = parts.final
         self.glimpses = Glimpses(decoder=parts.decoder, classifier=classifier, events=self.events)
         self.encode = EncodeStage(parts.encoder, Signal(client, "final").notify)
@@ -66,6 +67,7 @@ class FinalPath:
             latents=self.latents,
             kept=kept_previews(client),
             objects=self.objects,
+            metrics=self.metrics,
         )
         self.stages = [
             Stage(
@@ -76,6 +78,7 @@ class FinalPath:
                 work=work,
                 lease_s=LEASE_S,
                 max_attempts=3,
+                metrics=self.metrics,
             )
             for name, expects, work in (("decode", State.DECODING, decode), ("finish", State.CHECKING, finish))
         ]
@@ -131,6 +134,9 @@ class FinalPath:
         found = self.renders.get(record.id)
         assert found is not None
         return found
+
+    def measured(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"firstlight_{name}", labels)
 
     def close(self) -> None:
         for row in self.loop.rows:

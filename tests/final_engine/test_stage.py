@@ -8,6 +8,7 @@ import time
 import pytest
 import redis
 
+from core.metrics import Metrics
 from core.render import State
 from final_engine.stage import Stage, Work
 from shared_cache.lanes import Entry, Stream
@@ -29,7 +30,9 @@ class OneOutage(Stream):
         return super().pull(count)
 
 
-def a_stage(stream: Stream, renders: Renders, work: Work, lease_s: float) -> Stage:
+def a_stage(
+    stream: Stream, renders: Renders, work: Work, lease_s: float = 5.0, metrics: Metrics | None = None
+) -> Stage:
     return Stage(
         name="decode",
         stream=stream,
@@ -38,6 +41,7 @@ def a_stage(stream: Stream, renders: Renders, work: Work, lease_s: float) -> Sta
         work=work,
         lease_s=lease_s,
         max_attempts=3,
+        metrics=metrics or Metrics(),
     )
 
 
@@ -72,3 +76,23 @@ def test_long_work_is_not_taken_over(client: redis.Redis) -> None:
     stage.close()
     found = renders.get("r1")
     assert found is not None and (found.state, found.attempt) == (State.CHECKING, record.attempt)
+
+
+def test_failed_work_is_counted_once_and_its_time_with_it(client: redis.Redis) -> None:
+    renders, metrics = Renders(client), Metrics()
+    entry, record = running(client)
+    assert renders.hand_over(entry, record.attempt, "decode", State.DECODING, "r1", b"x")
+
+    def work(entry: Entry, record: Record) -> None:
+        time.sleep(0.05)
+        raise RuntimeError("broken")
+
+    stage = a_stage(Stream(client, "decode", "decode", "d1"), renders, work, metrics=metrics)
+    stage.start()
+    deadline_s = time.monotonic() + 10
+    while metrics.registry.get_sample_value("firstlight_renders_total", {"state": "failed"}) != 1:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    stage.close()
+    busy_s = metrics.registry.get_sample_value("firstlight_pool_busy_seconds_total", {"pool": "decode"})
+    assert busy_s is not None and 0.05 <= busy_s < 5

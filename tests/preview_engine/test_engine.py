@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from benchmarks.bundle import Parts
+from core.metrics import Metrics
 from core.recipe import StyleUse
 from core.wire import unpack_frame
 from preview_engine.engine import PreviewEngine
@@ -28,7 +29,14 @@ Frame = tuple[dict[str, Any], bytes]
 class Harness:
     def __init__(self, client: redis.Redis, parts: Parts, classifier: ImageClassifier) -> None:
         self.mailbox, self.replies, self.previews = Mailbox(client), Replies(client), Previews(client)
-        self.outbox = Outbox(decoder=parts.decoder, classifier=classifier, previews=self.previews, replies=self.replies)
+        self.metrics = Metrics()
+        self.outbox = Outbox(
+            decoder=parts.decoder,
+            classifier=classifier,
+            previews=self.previews,
+            replies=self.replies,
+            metrics=self.metrics,
+        )
         self.outbox.start()
         self.encode = EncodeStage(parts.encoder, Signal(client, "preview").notify)
         self.loop = parts.preview
@@ -40,7 +48,11 @@ class Harness:
             outbox=self.outbox,
             profile=parts.model.profile,
             max_rows=8,
+            metrics=self.metrics,
         )
+
+    def measured(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"firstlight_{name}", labels)
 
     def tick_until_rows(self, count: int) -> None:
         deadline_s = time.monotonic() + 60
@@ -82,6 +94,31 @@ def test_engine_answers_with_a_picture_and_keeps_it(harness: Harness) -> None:
     assert stored is not None and stored.owner == "ann" and stored.jpeg == jpeg
 
 
+def test_engine_measures_what_it_did(harness: Harness) -> None:
+    for i in range(3):
+        harness.mailbox.post(a_request(session=f"s{i}", seed=i))
+    harness.frames(3)
+    harness.outbox.close()  # what follows the reply is measured too
+    assert harness.measured("previews_total", outcome="shown") == 3
+    assert harness.measured("batch_rows_sum", pool="preview") == 12
+    assert harness.measured("batch_rows_count", pool="preview") < 12
+    assert harness.measured("request_seconds_count", pool="preview") == 3
+    for stage in ("queue", "encode", "denoise", "decode", "safety", "encode_jpeg"):
+        assert harness.measured("stage_seconds_count", pool="preview", stage=stage) == 3
+    counts = [harness.measured("step_seconds_count", pool="preview", bucket="128x128", rows=str(n)) for n in (1, 2, 3)]
+    assert sum(count or 0 for count in counts) == harness.measured("batch_rows_count", pool="preview")
+
+
+def test_engine_counts_the_steps_of_a_session_that_closed_as_wasted(harness: Harness) -> None:
+    harness.mailbox.post(a_request())
+    harness.tick_until_rows(1)
+    while harness.loop.rows[0].step_index < 2:
+        harness.engine.tick()
+    harness.mailbox.close("s1")
+    harness.engine.tick()
+    assert harness.measured("wasted_steps_total", pool="preview") == 2
+
+
 def test_engine_crops_to_the_asked_size(harness: Harness) -> None:
     harness.mailbox.post(a_request(width=100, height=64))
     ((header, jpeg),) = harness.frames(1)
@@ -94,7 +131,8 @@ def test_engine_answers_only_the_newest_when_typing_is_fast(harness: Harness) ->
         harness.mailbox.post(a_request(rev=rev, prompt="a cat"[:rev]))
     ((header, _),) = harness.frames(1)
     assert header["rev"] == 5
-    assert harness.engine.steps_run == 4 and harness.engine.steps_wasted == 0
+    assert harness.measured("batch_rows_sum", pool="preview") == 4
+    assert harness.measured("wasted_steps_total", pool="preview") == 0
 
 
 def test_engine_finishes_what_is_nearly_done_then_shows_the_newest(harness: Harness) -> None:
@@ -116,7 +154,9 @@ def test_engine_drops_a_row_that_has_not_begun_when_a_newer_arrives(harness: Har
             harness.engine._drain()
             harness.engine._admit()
     ((header, _),) = harness.frames(1)
-    assert header["rev"] == 2 and harness.engine.steps_wasted == 0
+    assert header["rev"] == 2
+    assert harness.measured("wasted_steps_total", pool="preview") == 0
+    assert harness.measured("previews_superseded_total") == 1
 
 
 def test_engine_shows_pictures_while_keys_come_faster_than_prompts_are_encoded(
@@ -145,6 +185,7 @@ def test_engine_stops_within_a_step_when_the_session_closes(harness: Harness) ->
     harness.mailbox.close("s1")
     assert harness.engine.tick() is False
     assert harness.loop.rows == []
+    assert harness.measured("previews_superseded_total") == 0
 
 
 def test_engine_batches_sessions_and_each_gets_its_own_picture(harness: Harness) -> None:
@@ -163,6 +204,7 @@ def test_engine_withholds_what_the_classifier_refuses(client: redis.Redis, parts
     finally:
         harness.close()
     assert header["blocked"]["code"] == "withheld" and payload == b""
+    assert harness.measured("previews_total", outcome="withheld") == 1
     assert harness.previews.get(header["preview_id"]) is None
 
 
@@ -171,6 +213,7 @@ def test_engine_fails_one_preview_alone(harness: Harness) -> None:
     harness.mailbox.post(a_request(session="good"))
     by_session = {header["session"]: header for header, _ in harness.frames(2)}
     assert "error" in by_session["bad"] and "error" not in by_session["good"]
+    assert harness.measured("previews_total", outcome="failed") == 1
 
 
 def test_previews_go_on_after_an_outage_of_the_queue(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 
 import pytest
 
+from core.metrics import Metrics
 from sampling.device_loop import DeviceLoop
 from tests.sampling.conftest import Clock
 
@@ -38,9 +40,15 @@ def engines(preview_turns: int, final_turns: int) -> tuple[FakeEngine, FakeEngin
     return FakeEngine("p", preview_turns, log, clock), FakeEngine("f", final_turns, log, clock), log, clock
 
 
+def loop_of(
+    engines: Sequence[FakeEngine], wait: Callable[[float], object], clock: Clock, **changes: float
+) -> DeviceLoop:
+    return DeviceLoop({engine.name: engine for engine in engines}, wait, clock, Metrics(), **changes)
+
+
 def test_previews_go_first_while_they_have_work() -> None:
     preview, final, log, clock = engines(3, 2)
-    loop = DeviceLoop([preview, final], no_wait, clock)
+    loop = loop_of([preview, final], no_wait, clock)
     while loop.turn():
         pass
     assert "".join(log) == "pppff"
@@ -48,7 +56,7 @@ def test_previews_go_first_while_they_have_work() -> None:
 
 def test_finals_are_asked_when_they_waited_long_enough() -> None:
     preview, final, log, clock = engines(40, 4)
-    loop = DeviceLoop([preview, final], no_wait, clock, max_wait_s=1.0)
+    loop = loop_of([preview, final], no_wait, clock, max_wait_s=1.0)
     for _ in range(30):
         loop.turn()
     gaps = "".join(log).split("f")
@@ -59,7 +67,7 @@ def test_finals_are_asked_when_they_waited_long_enough() -> None:
 def test_three_engines_age_longest_first() -> None:
     preview, final, log, clock = engines(60, 9)
     decode = FakeEngine("d", 9, log, clock)
-    loop = DeviceLoop([preview, decode, final], no_wait, clock, max_wait_s=0.5)
+    loop = loop_of([preview, decode, final], no_wait, clock, max_wait_s=0.5)
     for _ in range(40):
         loop.turn()
     assert min(log.count(name) for name in "dfp") >= 5
@@ -74,7 +82,7 @@ def test_run_waits_instead_of_spinning_when_nobody_has_work() -> None:
         waits.append(timeout_s)
         stop.set()
 
-    DeviceLoop([preview, final], wait, clock, idle_wait_s=0.25).run(stop)
+    loop_of([preview, final], wait, clock, idle_wait_s=0.25).run(stop)
     assert (log, waits) == (["p", "f"], [0.25])
 
 
@@ -82,14 +90,14 @@ def test_run_ends_at_once_when_it_was_stopped_before() -> None:
     preview, final, log, clock = engines(5, 5)
     stop = threading.Event()
     stop.set()
-    DeviceLoop([preview, final], no_wait, clock).run(stop)
+    loop_of([preview, final], no_wait, clock).run(stop)
     assert log == []
 
 
 def test_engine_that_raises_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     preview, final, log, clock = engines(0, 2)
     preview.raises = True
-    loop = DeviceLoop([preview, final], no_wait, clock)
+    loop = loop_of([preview, final], no_wait, clock)
     assert loop.turn()
     assert log == ["f"]
     assert "FakeEngine" in caplog.text
@@ -108,10 +116,22 @@ def test_run_outlives_a_wait_that_fails(monkeypatch: pytest.MonkeyPatch) -> None
             raise ConnectionError("away")
         stop.set()
 
-    DeviceLoop([preview, final], wait, clock).run(stop)
+    loop_of([preview, final], wait, clock).run(stop)
     assert (log, waits) == (["f"], 2)
+
+
+def test_time_at_work_is_counted_for_each_pool_and_no_other_time() -> None:
+    preview, final, _, clock = engines(3, 2)
+    final.turn_s, metrics = 0.4, Metrics()
+    loop = DeviceLoop({"preview": preview, "final": final}, no_wait, clock, metrics)
+    while loop.turn():
+        clock.now_s += 7.0
+    preview.raises = True
+    loop.turn()
+    busy = [metrics.registry.get_sample_value("firstlight_pool_busy_seconds_total", {"pool": p}) for p in loop._pools]
+    assert busy == pytest.approx([0.3, 0.8])
 
 
 def test_loop_of_no_engine_is_refused() -> None:
     with pytest.raises(ValueError, match="engine"):
-        DeviceLoop([], no_wait, Clock())
+        DeviceLoop({}, no_wait, Clock(), Metrics())

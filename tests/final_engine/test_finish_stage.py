@@ -1,0 +1,45 @@
+"""What the last stage measures of a render, and that it counts each end once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import redis
+
+from benchmarks.bundle import Parts
+from core.render import State
+from sampling.safety import ImageClassifier
+from shared_cache.lanes import lane_name
+from tests.final_engine.conftest import FinalPath
+
+
+def test_done_render_is_measured_whole(path: FinalPath) -> None:
+    path.ended(path.submit(seed=3, n=2))
+    for part in path.stages:
+        part.close()
+    assert path.measured("renders_total", state="done") == 1
+    assert path.measured("request_seconds_count", pool="final") == 1
+    assert path.measured("prediction_ratio_count", kind="total") == 1
+    assert path.measured("doomed_steps_total") == 0
+    for stage in ("queue", "encode", "denoise", "decode", "safety", "publish"):
+        assert path.measured("stage_seconds_count", pool="final", stage=stage) == 1
+    assert (path.measured("pool_busy_seconds_total", pool="finish") or 0) > 0
+
+
+def test_steps_of_a_render_that_came_too_late_are_doomed(path: FinalPath) -> None:
+    record = path.submit(n=2, steps=4)
+    path.renders.cancel(record.id)
+    late = replace(record, id="late", deadline_s=1e-6)
+    path.ended(path.renders.create(late, lane_name("standard", late.bucket)))
+    for part in path.stages:
+        part.close()
+    assert path.measured("doomed_steps_total") == 8
+
+
+def test_withheld_render_is_counted_as_blocked(client: redis.Redis, parts: Parts, tmp_path: Path) -> None:
+    path = FinalPath(client, parts, ImageClassifier(1e-9), tmp_path).start()
+    (record,) = path.ended(path.submit())
+    path.close()
+    assert record.state is State.BLOCKED
+    assert (path.measured("renders_total", state="blocked"), path.measured("renders_total", state="done")) == (1, 0)
