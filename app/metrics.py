@@ -35,7 +35,7 @@ async def metrics(context: Here) -> Response:
         look, workers = None, []
     published = look.texts if look is not None else {}
     processes = merged({**published, context.process_id: context.metrics.text()})
-    return Response(processes + text_of(_shared(look, workers)), media_type=CONTENT_TYPE_LATEST)
+    return Response(processes + text_of(shared_metrics(look, workers)), media_type=CONTENT_TYPE_LATEST)
 
 
 async def publish(context: Context) -> None:
@@ -52,7 +52,7 @@ def _look(context: Context) -> tuple[Look, list[dict[str, Any]]]:
     return context.board.look(context.profile.buckets), context.registry.workers()
 
 
-def _shared(look: Look | None, workers: list[dict[str, Any]]) -> CollectorRegistry:
+def shared_metrics(look: Look | None, workers: list[dict[str, Any]]) -> CollectorRegistry:
     """What belongs to no process: the queue's depths and who is ready."""
     to = CollectorRegistry()
     Gauge("firstlight_redis_up", "Whether the queue answers.", registry=to).set(look is not None)

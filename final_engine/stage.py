@@ -47,6 +47,7 @@ class Stage:
         self._lease_s = lease_s
         self._max_attempts = max_attempts
         self._metrics = metrics
+        metrics.busy(name, 0.0)  # a stage that never worked is known to be idle
         self._stop = threading.Event()
         self._at_work: Entry | None = None
         self._looked_s = -lease_s

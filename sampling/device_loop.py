@@ -45,6 +45,8 @@ class DeviceLoop:
         self._max_wait_s = max_wait_s
         self._idle_wait_s = idle_wait_s
         self._asked_s = [clock()] * len(self._engines)
+        for pool in self._pools:
+            metrics.busy(pool, 0.0)  # one that never worked is known to be idle
 
     def run(self, stop: threading.Event) -> None:
         """Turns until stop is set; when nobody has work, waits for work to arrive, at most idle_wait_s."""

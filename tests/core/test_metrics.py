@@ -10,39 +10,20 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from core.metrics import Metrics, merged
 from core.render import TERMINAL, State
+from tests.makers import all_metrics
 
 UNITS = ("_seconds", "_total", "_ratio", "_bytes", "_rows")
 
 
-def exercised() -> Metrics:
-    """Every method called once, so that every family has a sample."""
-    metrics = Metrics()
-    metrics.stepped("preview", "128x128", 2, 1, 0.04)
-    metrics.busy("preview", 0.04)
-    metrics.wasted("final", 3)
-    metrics.stage("final", "decode", 0.1)
-    metrics.answered("final", 2.0)
-    metrics.previewed("shown")
-    metrics.superseded(2)
-    metrics.cache(hits=3, misses=1, size_bytes=1024)
-    metrics.ended(State.DONE)
-    metrics.rejected("deadline")
-    metrics.missed_deadline(8)
-    metrics.predicted("total", 2.0, 3.0)
-    metrics.calibrated("128x128", 2, 0.03)
-    metrics.drift("128x128", 2, 1.3)
-    return metrics
-
-
 def test_every_name_says_whose_it_is_and_its_unit() -> None:
-    for family in text_string_to_metric_families(exercised().text()):
+    for family in text_string_to_metric_families(all_metrics().text()):
         name = family.name + ("_total" if family.type == "counter" else "")
         assert name.startswith("firstlight_") and name.endswith(UNITS), name
         assert family.documentation.endswith("."), name
 
 
 def test_text_leaves_out_times_of_creation() -> None:
-    assert "_created" not in exercised().text()
+    assert "_created" not in all_metrics().text()
 
 
 def test_known_labels_stand_at_zero_from_the_start() -> None:
@@ -86,7 +67,7 @@ def test_prediction_of_nothing_is_not_measured() -> None:
 
 
 def test_merged_text_is_valid_and_tells_the_processes_apart() -> None:
-    text = merged({"one": exercised().text(), "two": exercised().text(), "web": Metrics().text()})
+    text = merged({"one": all_metrics().text(), "two": all_metrics().text(), "web": Metrics().text()})
     families = list(text_string_to_metric_families(text))
     names = [family.name for family in families]
     assert len(names) == len(set(names))
