@@ -12,6 +12,7 @@ import redis
 
 from core.metrics import Metrics
 from core.render import State
+from final_engine.claim import claim
 from shared_cache.lanes import Entry, Stream
 from shared_cache.renders import Record, Renders
 
@@ -84,7 +85,8 @@ class Stage:
         if monotonic() - self._looked_s > self._lease_s / 2:
             self._looked_s = monotonic()
             for entry in self._stream.take_over(self._lease_s, count=1):
-                self._handle(entry, self._renders.claim(entry.render_id, self._max_attempts, self._expects))
+                found = claim(self._renders, self._metrics, entry.render_id, self._max_attempts, self._expects)
+                self._handle(entry, found)
         entries = self._stream.pull(1)
         for entry in entries:
             self._handle(entry, self._renders.get(entry.render_id))

@@ -10,6 +10,7 @@ import redis
 
 from core.metrics import Metrics
 from core.render import State
+from final_engine.claim import claim
 from final_engine.stage import Stage, Work
 from shared_cache.lanes import Entry, Stream
 from shared_cache.renders import Record, Renders
@@ -96,3 +97,23 @@ def test_failed_work_is_counted_once_and_its_time_with_it(client: redis.Redis) -
     stage.close()
     busy_s = metrics.registry.get_sample_value("firstlight_pool_busy_seconds_total", {"pool": "decode"})
     assert busy_s is not None and 0.05 <= busy_s < 5
+
+
+def test_render_that_was_tried_too_often_is_counted_as_failed_once(client: redis.Redis) -> None:
+    renders, metrics = Renders(client), Metrics()
+    entry, record = running(client)
+    assert renders.hand_over(entry, record.attempt, "decode", State.DECODING, "r1", b"x")
+    (held,) = Stream(client, "decode", "decode", "dead").pull(1)
+    for _ in range(2):
+        assert claim(renders, metrics, held.render_id, 3, State.DECODING) is not None
+    time.sleep(LEASE_S + 0.05)
+    stage = a_stage(Stream(client, "decode", "decode", "d1"), renders, lambda entry, record: None, LEASE_S, metrics)
+    stage.start()
+    deadline_s = time.monotonic() + 10
+    while metrics.registry.get_sample_value("firstlight_renders_total", {"state": "failed"}) == 0:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    stage.close()
+    assert metrics.registry.get_sample_value("firstlight_renders_total", {"state": "failed"}) == 1
+    found = renders.get("r1")
+    assert found is not None and found.state is State.FAILED
