@@ -31,7 +31,7 @@ async def metrics(context: Here) -> Response:
     try:
         look, workers = await asyncio.wait_for(asyncio.to_thread(_look, context), LOOK_S)
     except (RedisError, TimeoutError) as error:
-        log.warning("metrics of this process alone, as the queue cannot be reached: %s", error)
+        log.warning("metrics of this process alone, as the queue does not answer: %r", error)
         look, workers = None, []
     published = look.texts if look is not None else {}
     processes = merged({**published, context.process_id: context.metrics.text()})
