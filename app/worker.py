@@ -27,7 +27,7 @@ from final_engine.glimpse import Glimpses
 from final_engine.stage import Stage
 from preview_engine.engine import PreviewEngine
 from preview_engine.outbox import Outbox
-from sampling.adapters import Adapters
+from sampling.bank import Bank
 from sampling.decode import Decoder
 from sampling.denoiser import Denoiser
 from sampling.device_loop import DeviceLoop, Engine
@@ -144,8 +144,8 @@ class Worker:
 
     def _start_engines(self, model: Model) -> None:
         """Both pools share the encoder, and the decoder of what is shown before a final is done."""
-        encoder, decoder = Encoder(model, self._embeddings), Decoder(model, "preview")
         catalogue = load_catalogue(self._settings.model_dir)
+        encoder, decoder = Encoder(model, self._embeddings, catalogue.paths()), Decoder(model, "preview")
         if "preview" in self.roles:
             self._engines["preview"] = self._preview_engine(model, encoder, decoder, catalogue)
         if "final" in self.roles:
@@ -153,9 +153,9 @@ class Worker:
 
     def _preview_engine(self, model: Model, encoder: Encoder, decoder: Decoder, catalogue: Catalogue) -> PreviewEngine:
         rows = self._settings.max_preview_rows
-        adapters = Adapters(model.unet("preview"), catalogue.paths())
-        loop = StepLoop(Denoiser(model, "preview"), adapters, rows, perf_counter)
-        warm(loop, encoder, decoder, model.profile, model.profile.preview)
+        bank = self._bank(model, catalogue)
+        loop = StepLoop(Denoiser(model, "preview"), bank, rows, perf_counter)
+        warm(loop, encoder, decoder, model.profile, model.profile.preview, list(catalogue.paths()))
         replies = Replies(self._redis)
         outbox = Outbox(
             decoder=decoder,
@@ -180,9 +180,9 @@ class Worker:
 
     def _final_engine(self, model: Model, encoder: Encoder, decoder: Decoder, catalogue: Catalogue) -> FinalEngine:
         settings, profile = self._settings, model.profile
-        adapters = Adapters(model.unet("final"), catalogue.paths())
-        loop = StepLoop(Denoiser(model, "final"), adapters, settings.max_final_rows, perf_counter)
-        warm(loop, encoder, decoder, profile, profile.final)
+        bank = self._bank(model, catalogue)
+        loop = StepLoop(Denoiser(model, "final"), bank, settings.max_final_rows, perf_counter)
+        warm(loop, encoder, decoder, profile, profile.final, list(catalogue.paths()))
         glimpses = Glimpses(decoder=decoder, classifier=self._classifier, events=Events(self._redis))
         encode = EncodeStage(encoder, self._signal.notify)
         self._start(glimpses)
@@ -201,6 +201,11 @@ class Worker:
             lease_s=settings.lease_s,
             max_attempts=settings.max_attempts,
         )
+
+    def _bank(self, model: Model, catalogue: Catalogue) -> Bank:
+        bank = Bank(model, catalogue.paths(), self._settings.style_slots, self._signal.notify)
+        self._parts.callback(bank.close)
+        return bank
 
     def _start_finish(self) -> None:
         work = FinishWork(

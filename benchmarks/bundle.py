@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 from core.profile import Bucket, Pool
 from core.settings import BUNDLED_MODEL
-from sampling.adapters import Adapters
+from sampling.bank import Bank
 from sampling.decode import Decoder
 from sampling.denoiser import Denoiser
 from sampling.encoder import Encoder
@@ -52,15 +52,17 @@ class Parts:
         )
 
 
-def load_parts(max_rows: int = 8) -> Parts:
+def load_parts(max_rows: int = 8, style_slots: int = 8) -> Parts:
     use_threads(None)  # as a worker does
     model = load_model(BUNDLED_MODEL)
     paths = load_catalogue(BUNDLED_MODEL).paths()
 
     def loop(pool: PoolName) -> StepLoop:
-        return StepLoop(Denoiser(model, pool), Adapters(model.unet(pool), paths), max_rows, perf_counter)
+        bank = Bank(model, paths, style_slots, lambda: None)
+        return StepLoop(Denoiser(model, pool), bank, max_rows, perf_counter)
 
-    return Parts(model, Encoder(model, ByteLRU(2**26)), Decoder(model, "preview"), loop("preview"), loop("final"))
+    encoder = Encoder(model, ByteLRU(2**26), paths)
+    return Parts(model, encoder, Decoder(model, "preview"), loop("preview"), loop("final"))
 
 
 def run(loop: StepLoop, rows: Sequence[Row]) -> None:
@@ -68,8 +70,11 @@ def run(loop: StepLoop, rows: Sequence[Row]) -> None:
     for row in rows:
         loop.join(row)
     while loop.rows:
-        for _, error in loop.step().failed:
+        report = loop.step()
+        for _, error in report.failed:
             raise error
+        if report.batch_size == 0:
+            sleep(0.001)  # a style is being read
 
 
 def prompts(count: int) -> list[str]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from benchmarks.report import emit
 from core.recipe import Sampler
-from sampling.adapters import Adapters
+from sampling.bank import Bank
 from sampling.denoiser import Denoiser
 from sampling.encoder import Embedding, Encoder
 from sampling.loop import StepLoop
@@ -70,7 +70,7 @@ def measure(model: Model, count: int, embedding: Embedding, rounds: int, budget_
 
     best_ratio compares the fastest of each, which other work on the machine disturbs least.
     """
-    loop = StepLoop(Denoiser(model, "final"), Adapters(model.unet("final"), {}), count, time.perf_counter)
+    loop = StepLoop(Denoiser(model, "final"), Bank(model, {}, 1, lambda: None), count, time.perf_counter)
     for row in rows_of(model, count, embedding, 50):
         loop.join(row)
     forwards = Forwards(model, count, embedding)

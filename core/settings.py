@@ -37,6 +37,7 @@ class Settings(BaseSettings):
     torch_threads: int | None = Field(None, ge=1, description="threads of one network forward; default half the cores")
     max_preview_rows: int = Field(8, ge=1, le=64, description="previews in one denoising batch")
     max_final_rows: int = Field(8, ge=2, le=64, description="network rows in one denoising batch of renders")
+    style_slots: int = Field(8, ge=1, description="sets of styles that each pool keeps at hand; more of them wait")
     embedding_cache_mb: int = Field(64, ge=1, description="prompt embeddings kept in a worker, MiB")
     url_ttl_s: int = Field(3600, ge=1, description="seconds that a signed URL works")
     nsfw_threshold: float = Field(0.85, gt=0, le=1, description="image classifier score that withholds a picture")

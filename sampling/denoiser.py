@@ -14,9 +14,11 @@ from core.errors import InvalidInput
 from sampling.encoder import CHUNK_TOKENS, Embedding
 from sampling.model import Model, PoolName
 from sampling.noise import row_generator
+from sampling.packs import Layout
 from sampling.rows import Row
 from sampling.samplers import SAMPLERS
 from sampling.schedule import sigmas_for, timesteps_for
+from sampling.slots import Acting
 from sampling.traced import TracedUNet, can_trace
 
 
@@ -25,7 +27,8 @@ class Conditioning:
     """What stays the same while the same rows step together; negatives of the guided rows come first.
 
     Shapes: m guided of n rows; prompt_embeds [m + n, 77 * k, D]; pooled [m + n, P]; time_ids [m + n, 6];
-    mask [m + n, 77 * k] or None where no row needs padding; guided [m]; guidance [m, 1, 1, 1].
+    mask [m + n, 77 * k] or None where no row needs padding; guided [m]; guidance [m, 1, 1, 1]. acting is what the rows'
+    styles add, None where no row has any.
     """
 
     prompt_embeds: Tensor
@@ -34,6 +37,7 @@ class Conditioning:
     mask: Tensor | None
     guided: Tensor
     guidance: Tensor
+    acting: Acting | None
 
 
 class Denoiser:
@@ -48,6 +52,7 @@ class Denoiser:
         self.device, self.dtype = model.device, model.dtype
         self._network = TracedUNet(self.unet)
         self._traceable = can_trace(self.unet)
+        self._layout = Layout()
         self._alphas_cumprod = model.alphas_cumprod
         self._predicts_v = model.prediction_type == "v_prediction"
         self._channels, self._scale = model.latent_channels, model.vae_scale
@@ -99,7 +104,7 @@ class Denoiser:
         scale = (1 + sigma**2).sqrt()
         timesteps = torch.tensor([float(row.timesteps[row.step_index]) for row in rows], device=self.device)
         sample = (x / scale).to(dtype)
-        forward = self._network if self._traceable and not rows[0].styles else self._network.eager
+        forward = self._network if self._traceable else self._network.eager
         output = forward(
             torch.cat([sample[given.guided], sample]),
             torch.cat([timesteps[given.guided], timesteps]),
@@ -107,6 +112,7 @@ class Denoiser:
             given.pooled,
             given.time_ids,
             given.mask,
+            given.acting,
         ).float()
         prediction = self._guide(output, given)
         if self._predicts_v:
@@ -146,7 +152,14 @@ class Denoiser:
             mask=_mask(texts, chunks, self.device),
             guided=torch.tensor(guided, dtype=torch.long, device=self.device),
             guidance=self.column([rows[i].guidance_scale for i in guided]),
+            acting=self._acting([*(rows[i] for i in guided), *rows], dtype),
         )
+
+    def _acting(self, network_rows: Sequence[Row], dtype: torch.dtype) -> Acting | None:
+        """What the styles of each network row add; a row's negative prompt is painted in its styles too."""
+        if all(row.placed is None for row in network_rows):
+            return None
+        return self._layout.gather([row.placed for row in network_rows], self.device, dtype)
 
 
 def _padded(text: Embedding, chunks: int) -> Tensor:

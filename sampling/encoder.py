@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +17,7 @@ from core.errors import StartupError
 from core.prompt import parse_weights
 from core.recipe import StyleUse
 from sampling.model import Model, TextTower
+from sampling.text_styles import TextStyles, TextUse
 from shared_cache.embeddings import ByteLRU, embedding_key
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 CHUNK_TOKENS = 77
 MAX_LOWERED_WEIGHTS = 8  # each distinct weight below 1 adds rows to the text encoders' batch
 SMALLEST_WEIGHT = 1e-5
+NO_STYLES: Mapping[str, Path] = MappingProxyType({})
 FIRST_MARK = 2.0  # compel gives start, end and padding 1.0, so segments are marked from here
 
 
@@ -58,25 +62,34 @@ class Tokens:
 
 
 class Encoder:
-    """Segments go to compel's tokenising provider as they are, so no character of a prompt is syntax here."""
+    """Segments go to compel's tokenising provider as they are, so no character of a prompt is syntax here.
 
-    def __init__(self, model: Model, cache: ByteLRU[Embedding]) -> None:
+    paths: style id to LoRA file, of which the text-encoder parts act here.
+    """
+
+    def __init__(self, model: Model, cache: ByteLRU[Embedding], paths: Mapping[str, Path] = NO_STYLES) -> None:
         if model.towers is None:
             raise StartupError("the model was loaded without text encoders", "add preview or final to --roles")
         self._model = model
         self._cache = cache
         self._towers = [(tower, _provider(tower)) for tower in model.towers]
+        self._styles = TextStyles(model.networks(), [tower.encoder for tower in model.towers], paths)
         self._lock = threading.Lock()  # fast tokenizers raise "Already borrowed" when two threads use one
 
     def encode(self, prompt: str, styles: tuple[StyleUse, ...] = ()) -> Embedding:
         """The embedding of a prompt, from the cache where it is known.
 
-        Styles act on the UNet alone, so they are no part of the key.
-        Raises: InvalidInput when a written weight is not finite.
+        Part of the key are those styles alone that act on the text encoders, by their files' content and weight.
+        Raises: InvalidInput when a written weight is not finite, a style is unknown or its file does not fit.
         """
-        model = self._model
-        key = embedding_key(model.profile.version, model.tokenizer_version, str(model.dtype), (), prompt)
-        return self._cache.get_or_compute(key, lambda: self._encode(prompt), lambda made: made.nbytes)
+        model, uses = self._model, self._styles.uses(styles)
+        acting = [use.key for use in uses]
+        key = embedding_key(model.profile.version, model.tokenizer_version, str(model.dtype), acting, prompt)
+        return self._cache.get_or_compute(key, lambda: self._styled(prompt, uses), lambda made: made.nbytes)
+
+    def _styled(self, prompt: str, uses: Sequence[TextUse]) -> Embedding:
+        with self._styles.acting(uses):
+            return self._encode(prompt)
 
     @torch.no_grad()
     def _encode(self, prompt: str) -> Embedding:

@@ -11,7 +11,7 @@ from torch import Tensor
 from core.errors import NonFinite
 from core.profile import Bucket
 from core.recipe import Sampler
-from sampling.adapters import Adapters
+from sampling.bank import Bank
 from sampling.denoiser import Denoiser
 from sampling.rows import Row
 from sampling.samplers import SAMPLERS, History, consistency_boundary
@@ -24,7 +24,7 @@ Failure = tuple[Row, Exception]
 class StepReport:
     """What one step did; rows that finished or failed have left the loop.
 
-    Units: seconds of wall time. batch_size and network_rows are 0 and bucket None when no row waited.
+    Units: seconds of wall time. batch_size and network_rows are 0 and bucket None when no row was ready.
     """
 
     finished: list[Row] = field(default_factory=list)
@@ -39,11 +39,9 @@ class StepReport:
 class StepLoop:
     """Owned by one thread; holds no lock."""
 
-    def __init__(
-        self, denoiser: Denoiser, adapters: Adapters, max_network_rows: int, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, denoiser: Denoiser, bank: Bank, max_network_rows: int, clock: Callable[[], float]) -> None:
         self._denoiser = denoiser
-        self._adapters = adapters
+        self._bank = bank
         self._max_network_rows = max_network_rows
         self._clock = clock
         self._rows: dict[str, Row] = {}  # in the order in which they are due: a row that stepped goes to the end
@@ -61,37 +59,47 @@ class StepLoop:
             raise ValueError(f"row {row.id} is in the loop already")
         self._denoiser.prepare(row)
         self._rows[row.id] = row
+        self._bank.enter(row)
 
     def leave(self, row_id: str) -> bool:
         """Drops a row; False when it is not here (any more)."""
+        self._bank.leave(row_id)
         return self._rows.pop(row_id, None) is not None
 
     def step(self) -> StepReport:
-        """Pick, activate, denoise, advance, retire: one step of the group that waited longest."""
+        """Settle, pick, denoise, advance, retire: one step of the group that waited longest.
+
+        Rows whose styles are not at hand yet are left out; where there are no others, nothing is done.
+        """
         started_s = self._clock()
+        refused = self._bank.settle()
+        self._retire([], [row for row, _ in refused])
         group = self._pick()
-        if not group:
+        if not group and not refused:
             return StepReport()
         denoised, failed = self._denoise(group)
         stepped = list(denoised)
         self._advance(stepped, denoised)
         finished = [row for row in stepped if row.done]
         self._retire(stepped, [*finished, *(row for row, _ in failed)])
+        tried = group or [row for row, _ in refused]
         return StepReport(
             finished=finished,
-            failed=failed,
+            failed=[*refused, *failed],
             stepped=stepped,
-            batch_size=len(group),
-            network_rows=sum(row.network_rows for row in group),
-            bucket=group[0].bucket,
+            batch_size=len(tried),
+            network_rows=sum(row.network_rows for row in tried),
+            bucket=tried[0].bucket,
             seconds=self._clock() - started_s,
         )
 
     def _pick(self) -> list[Row]:
-        """The row that is due first, and after it those that can share its forward, up to the network rows allowed."""
+        """The ready row that is due first, then those that can share its forward, up to the network rows allowed."""
         group: list[Row] = []
         room = self._max_network_rows
         for row in self._rows.values():
+            if not row.ready:
+                continue
             fits = not group or (row.network_rows <= room and row.batch_key == group[0].batch_key)
             if fits:
                 group.append(row)
@@ -107,10 +115,8 @@ class StepLoop:
 
     def _denoise(self, group: Sequence[Row]) -> tuple[dict[Row, Tensor], list[Failure]]:
         """x0 estimates of the rows that gave a finite one; the rest with why."""
-        try:
-            self._adapters.activate(group[0].styles)
-        except Exception as error:
-            return {}, [(row, error) for row in group]
+        if not group:
+            return {}, []
         denoised: dict[Row, Tensor] = {}
         failed: list[Failure] = []
         for row, outcome in self._forward(group):

@@ -1,111 +1,299 @@
-"""Puts the UNet part of a LoRA file on a UNet."""
+"""Reads LoRA files of any usual layout: what they add to each layer of the UNet and of the two text encoders."""
 
 from __future__ import annotations
 
+import json
 import logging
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
 from diffusers.loaders.lora_pipeline import StableDiffusionXLLoraLoaderMixin
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+from diffusers.utils.state_dict_utils import (
+    DIFFUSERS_OLD_TO_PEFT,
+    DIFFUSERS_TO_PEFT,
+    UNET_TO_DIFFUSERS,
+    convert_state_dict,
+)
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor
 
 from core.errors import InvalidInput
+from sampling.slots import layer_shapes
 
 log = logging.getLogger(__name__)
-OTHER_KINDS = {"hada_w": "LoHa", "lokr_w": "LoKr", "dora_scale": "DoRA", "oft_blocks": "OFT", "oft_diag": "OFT"}
+OTHER_KINDS = {
+    "hada_w": "LoHa",
+    "lokr_w": "LoKr",
+    "dora_scale": "DoRA",
+    "lora_magnitude_vector": "DoRA",
+    "oft_blocks": "OFT",
+    "oft_diag": "OFT",
+}
 TEXT_WIDTHS = {768: "SD 1.x", 1024: "SD 2.x", 2048: "SDXL"}
-HALVES = (".lora_A.weight", ".lora_B.weight")
+DOWN, UP = HALVES = (".lora_A.weight", ".lora_B.weight")
+DOWN_MARKS = ("lora_down", "lora.down", "lora_A")
+UNET, TEXT, TEXT_2 = "unet", "text_encoder", "text_encoder_2"
+LAYOUTS: Mapping[str, Mapping[str, str]] = {
+    UNET: UNET_TO_DIFFUSERS,
+    TEXT: DIFFUSERS_TO_PEFT | DIFFUSERS_OLD_TO_PEFT,
+    TEXT_2: DIFFUSERS_TO_PEFT | DIFFUSERS_OLD_TO_PEFT,
+}
+TEXT_MARKS = ("text_encoder", "lora_te")
+TEXT_PREFIX = "text_model."  # some versions of transformers put it before the layers of a text encoder
 
 
-def attach(unet: UNet2DConditionModel, path: Path, name: str) -> int:
-    """Loads a file unfused under an adapter name and says how many of its tensors act.
+@dataclass(frozen=True, slots=True)
+class LoraLayer:
+    """What a file adds to one layer, up @ down. Shapes: down [rank, in * kernel]; up [out, rank], with alpha / rank."""
+
+    down: Tensor
+    up: Tensor
+
+    @property
+    def rank(self) -> int:
+        return self.down.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(in * kernel, out)"""
+        return self.down.shape[1], self.up.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """What a file is read for: the shapes of each component's layers, and the numbers' type.
+
+    Units: text_width is the width of the text that the UNet reads.
+    """
+
+    shapes: Mapping[str, Mapping[str, tuple[int, ...]]]
+    config: Any
+    dtype: torch.dtype
+
+    @property
+    def text_width(self) -> int:
+        return int(self.config.cross_attention_dim)
+
+    @classmethod
+    def of(cls, unet: UNet2DConditionModel, text_encoders: Sequence[torch.nn.Module] = ()) -> Networks:
+        """Of one UNet, and of the two text encoders where they are there."""
+        shapes = {UNET: layer_shapes(unet)}
+        shapes |= {name: layer_shapes(part) for name, part in zip((TEXT, TEXT_2), text_encoders, strict=False)}
+        return cls(shapes, unet.config, unet.dtype)
+
+
+Parts = Mapping[str, Mapping[str, LoraLayer]]  # by component and layer; a component without layers is left out
+
+
+def read(path: Path, networks: Networks) -> Parts:
+    """What a file adds to the networks.
 
     Raises: InvalidInput when the file cannot be read, is not a LoRA, holds what is not finite, lacks half of a layer,
     fits another network, or matches no key.
     """
-    tensors = _read(path, unet)
+    return parse(path.name, content(path), networks)
+
+
+def content(path: Path) -> bytes:
+    """Raises: InvalidInput when the file cannot be read."""
     try:
-        converted, alphas = StableDiffusionXLLoraLoaderMixin.lora_state_dict(dict(tensors), unet_config=unet.config)
-        _check_halves(path, converted)
-        with _quiet():
-            unet.load_lora_adapter(converted, prefix="unet", adapter_name=name, network_alphas=alphas or None)
-    except InvalidInput:
-        raise
-    except Exception as error:  # the libraries raise what they happen to stumble over
-        raise InvalidInput("styles", f"{path.name} does not fit this model: {_first_line(error)}") from error
-    matched = sum(f".{name}." in key for key in unet.state_dict())
-    if matched == 0:
-        raise InvalidInput("styles", f"{path.name}: 0 of {len(tensors)} keys matched this model's UNet")
-    halves = sum(key.endswith(HALVES) for key in converted)
-    if matched < halves:
-        log.warning("%s: %d of %d tensors act; the others are not of this UNet", path.name, matched, halves)
-    return matched
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidInput("styles", f"{path.name} cannot be read: {error.strerror}") from error
 
 
-def detach(unet: UNet2DConditionModel, name: str) -> None:
-    """Takes an adapter off again."""
-    with _quiet():
-        unet.delete_adapters(name)
+def parse(name: str, data: bytes, networks: Networks) -> Parts:
+    """What the content of a file adds to the networks; name stands in what is said about it.
 
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the notices that there are several adapters and that one that acted is gone: both are meant."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Already found a `peft_config`")
-        warnings.filterwarnings("ignore", message="Adapter .* was active which is now deleted")
-        yield
-
-
-def _read(path: Path, unet: UNet2DConditionModel) -> dict[str, Tensor]:
-    dtype = unet.dtype  # read once: diffusers looks through all modules for it
+    Raises: InvalidInput as read does.
+    """
+    tensors = _tensors(name, data, networks)
     try:
-        tensors = {key: tensor.to(dtype) for key, tensor in load_file(path).items()}
-    except (SafetensorError, OSError) as error:
-        raise InvalidInput("styles", f"{path.name} cannot be read: {error}") from error
+        converted, alphas = StableDiffusionXLLoraLoaderMixin.lora_state_dict(dict(tensors), unet_config=networks.config)
+    except Exception as error:  # the library raises what it happens to stumble over
+        raise InvalidInput("styles", f"{name} does not fit this model: {_first_line(error)}") from error
+    halves = _named(converted)
+    scales = _Scales({**halves, **_named(alphas or {})}, _metadata(data))
+    _check_halves(name, halves)
+    parts: dict[str, dict[str, LoraLayer]] = {}
+    for component, shapes in networks.shapes.items():
+        layers = _layers(name, component, halves, shapes, scales, networks.dtype)
+        if layers:
+            parts[component] = layers
+    _count(name, tensors, halves, parts, networks)
+    return parts
+
+
+def _tensors(name: str, data: bytes, networks: Networks) -> dict[str, Tensor]:
+    try:
+        tensors = {key: tensor.to(networks.dtype) for key, tensor in load(data).items()}
+    except SafetensorError as error:
+        raise InvalidInput("styles", f"{name} cannot be read: {error}") from error
     for key, tensor in tensors.items():
         kind = next((kind for mark, kind in OTHER_KINDS.items() if mark in key), None)
         if kind is not None:
-            raise InvalidInput("styles", f"{path.name} is a {kind} file, which is not supported; bring it as LoRA")
+            raise InvalidInput("styles", f"{name} is a {kind} file, which is not supported; bring it as LoRA")
         if not bool(tensor.isfinite().all()):
-            raise InvalidInput("styles", f"{path.name} holds values that are not finite, the first in {key}")
-        _check_width(path, key, tensor, unet)
+            raise InvalidInput("styles", f"{name} holds values that are not finite, the first in {key}")
+        _check_width(name, key, tensor, networks.text_width)
     return tensors
 
 
-def _check_width(path: Path, key: str, tensor: Tensor, unet: UNet2DConditionModel) -> None:
+def _check_width(name: str, key: str, tensor: Tensor, wanted: int) -> None:
     """What reads the text must be as wide as this model's text."""
-    reads = "attn2" in key and ("to_k" in key or "to_v" in key) and ("lora_down" in key or "lora_A" in key)
-    width, wanted = (tensor.shape[1] if tensor.ndim == 2 else None), unet.config.cross_attention_dim
+    reads = "attn2" in key and ("to_k" in key or "to_v" in key) and any(mark in key for mark in DOWN_MARKS)
+    width = tensor.shape[1] if tensor.ndim == 2 else None
     if not reads or width is None or width == wanted:
         return
     maker = f"{TEXT_WIDTHS[width]}, " if width in TEXT_WIDTHS else ""
-    message = f"{path.name} was made for another model ({maker}text {width} wide); this one's text is {wanted} wide"
+    message = f"{name} was made for another model ({maker}text {width} wide); this one's text is {wanted} wide"
     raise InvalidInput("styles", message)
 
 
-def _check_halves(path: Path, converted: Mapping[str, Tensor]) -> None:
+def _named(converted: Mapping[str, Any]) -> dict[str, Any]:
+    """Every layout's names in one: component, layer, then `.lora_A.weight`, `.lora_B.weight` or `.alpha`."""
+    named: dict[str, Any] = {}
+    for key, value in converted.items():
+        component, _, rest = key.partition(".")
+        layer = rest.removesuffix(".alpha")
+        mapped = next(iter(convert_state_dict({layer: None}, LAYOUTS.get(component, {}))))
+        if rest.endswith(".alpha"):
+            mapped = mapped.removesuffix(DOWN).removesuffix(UP) + ".alpha"
+        named[f"{component}.{mapped}"] = value
+    return named
+
+
+class _Scales:
+    """What a layer's product is multiplied by: alpha / rank, and 1 where nothing says alpha.
+
+    Source: kohya's `alpha` tensors; the `lora_adapter_metadata` that diffusers writes, which holds peft's LoraConfig.
+    """
+
+    def __init__(self, alphas: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+        self._alphas = alphas
+        self._metadata = metadata
+
+    def of(self, component: str, layer: str, rank: int) -> float:
+        alpha = self._alphas.get(f"{component}.{layer}.alpha")
+        if alpha is not None:
+            return float(alpha) / rank
+        alpha = self._written(component, layer)
+        if alpha is None:
+            return 1.0
+        return alpha / (rank**0.5 if self._metadata.get(f"{component}.use_rslora") else rank)
+
+    def _written(self, component: str, layer: str) -> float | None:
+        patterns = self._metadata.get(f"{component}.alpha_pattern")
+        for pattern, alpha in patterns.items() if isinstance(patterns, dict) else ():
+            if re.match(rf"(.*\.)?({pattern})$", layer):
+                return float(alpha)
+        alpha = self._metadata.get(f"{component}.lora_alpha")
+        return None if alpha is None else float(alpha)
+
+
+def _metadata(data: bytes) -> dict[str, Any]:
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    written = (header.get("__metadata__") or {}).get("lora_adapter_metadata")
+    try:
+        found = json.loads(written) if written else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _check_halves(name: str, halves: Mapping[str, Any]) -> None:
     """A layer that lacks one of its two matrices would be filled with chance."""
-    down, up = ({key.removesuffix(half) for key in converted if key.endswith(half)} for half in HALVES)
+    down, up = ({key.removesuffix(half) for key in halves if key.endswith(half)} for half in HALVES)
     lacking = sorted(down ^ up)
     if lacking:
-        raise InvalidInput("styles", f"{path.name}: {len(lacking)} layers lack one of two matrices, as {lacking[0]}")
+        raise InvalidInput("styles", f"{name}: {len(lacking)} layers lack one of two matrices, as {lacking[0]}")
+
+
+def _layers(
+    name: str,
+    component: str,
+    halves: Mapping[str, Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
+    scales: _Scales,
+    dtype: torch.dtype,
+) -> dict[str, LoraLayer]:
+    """The layers of one component that the network has."""
+    layers = {}
+    for key in halves:
+        written = key.removeprefix(f"{component}.").removesuffix(DOWN)
+        layer = _own_name(written, shapes)
+        if not key.startswith(f"{component}.") or not key.endswith(DOWN) or layer is None:
+            continue
+        down, up = halves[key], halves[key.removesuffix(DOWN) + UP]
+        if not _fits(down, up, shapes[layer]):
+            given, wanted = f"{_plain(down.shape)} and {_plain(up.shape)}", _plain(shapes[layer])
+            message = f"{name} does not fit this model: {layer} has {given}, which do not make up {wanted}"
+            raise InvalidInput("styles", message)
+        scaled = up.flatten(1).float() * scales.of(component, written, len(down))
+        layers[layer] = LoraLayer(down.flatten(1), scaled.to(dtype))
+    return layers
+
+
+def _own_name(written: str, shapes: Mapping[str, Any]) -> str | None:
+    """The network's name for a layer; None where it has no such layer."""
+    names = (written, written.removeprefix(TEXT_PREFIX), TEXT_PREFIX + written)
+    return next((name for name in names if name in shapes), None)
+
+
+def _fits(down: Tensor, up: Tensor, weight: tuple[int, ...]) -> bool:
+    """Matrices of convolutions have a kernel, that of `up` is 1; linear ones may be written as 1 x 1 convolutions."""
+    if down.ndim not in (2, 4) or up.ndim not in (2, 4) or len(down) == 0:
+        return False
+    kernel = tuple(weight[2:]) or (1, 1)
+    given = tuple(down.shape[2:]) or (1, 1)
+    inner = len(down) == up.shape[1] and tuple(up.shape[2:]) in ((), (1, 1))
+    return inner and (up.shape[0], down.shape[1]) == tuple(weight[:2]) and given == kernel
+
+
+def _plain(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _count(name: str, tensors: Mapping[str, Tensor], halves: Mapping[str, Any], parts: Parts, of: Networks) -> None:
+    """Refuses what does not act at all, logs what acts in part."""
+    if not parts:
+        raise InvalidInput("styles", f"{name}: 0 of {len(tensors)} keys matched this model")
+    counts = []
+    for component in (UNET, TEXT, TEXT_2):
+        total = sum(key.startswith(f"{component}.") and key.endswith(HALVES) for key in halves)
+        if total and component in of.shapes:
+            counts.append((component, 2 * len(parts.get(component, {})), total))
+    known = sum(total for _, _, total in counts)
+    strange = sum(key.endswith(HALVES) and key.partition(".")[0] not in LAYOUTS for key in halves)
+    if strange or sum(matched for _, matched, _ in counts) < known:
+        told = ", ".join(f"{component} {matched} of {total}" for component, matched, total in counts)
+        log.warning("%s: %s tensors act%s", name, told, f"; {strange} are of no part of this model" if strange else "")
+
+
+def has_text(keys: Sequence[str]) -> bool:
+    """Whether tensors of these names act on a text encoder."""
+    return any(mark in key for key in keys for mark in TEXT_MARKS)
 
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "").rstrip(": ") or type(error).__name__
 
 
+@torch.no_grad()
 def fuse(unet: UNet2DConditionModel, path: Path) -> None:
-    """Adds a file's delta to the weights for good and leaves no adapter layers behind.
+    """Adds a file's delta to the weights for good.
 
-    Raises: InvalidInput as attach does.
+    Raises: InvalidInput as read does.
     """
-    attach(unet, path, "fused")
-    unet.fuse_lora(safe_fusing=True)
-    unet.unload_lora()
+    modules: dict[str, Any] = dict(unet.named_modules())
+    for layer, matrices in read(path, Networks.of(unet)).get(UNET, {}).items():
+        weight = modules[layer].weight
+        weight += (matrices.up.float() @ matrices.down.float()).view_as(weight).to(weight.dtype)
+        if not bool(weight.isfinite().all()):
+            raise InvalidInput("styles", f"{path.name} does not fit this model: {layer} overflows")

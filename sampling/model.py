@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 from core.errors import InvalidInput, StartupError
 from core.profile import ModelProfile
 from sampling import lora
+from sampling.lora import Networks
 from sampling.profile import REMEDY, TOKENIZERS, load_profile
 
 PoolName = Literal["preview", "final"]
@@ -67,6 +68,14 @@ class Model:
         if unet is None:
             raise StartupError(f"the model was loaded without role {pool}", f"add {pool} to --roles")
         return unet
+
+    def networks(self) -> Networks:
+        """What a style of this model may act on.
+
+        Raises: StartupError when the model was loaded without a role that denoises.
+        """
+        unet = self.unet_final if self.unet_final is not None else self.unet("preview")
+        return Networks.of(unet, [tower.encoder for tower in self.towers or ()])
 
     def decoder(self, pool: PoolName) -> Autoencoder:
         """Raises: StartupError when the model was loaded without a role that shows such pictures."""

@@ -10,8 +10,9 @@ from torch import Tensor
 from core.profile import Bucket
 from core.recipe import Sampler, StyleUse
 from sampling.encoder import Embedding
+from sampling.packs import Placed
 
-BatchKey = tuple[Bucket, tuple[StyleUse, ...], int]
+BatchKey = tuple[Bucket, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +20,8 @@ class Row:
     """What is asked, and the state that the step loop alone changes.
 
     Shapes: latents, denoised and init_latents [C, h, w] fp32; latents are x0 + sigma * noise while the row runs and x0
-    when it is done; denoised is the newest estimate of x0, fit for a progressive picture.
+    when it is done; denoised is the newest estimate of x0, fit for a progressive picture. placed is what the bank holds
+    of the row's styles, None while it waits for them and where it has none.
     """
 
     id: str
@@ -40,10 +42,16 @@ class Row:
     latents: Tensor = field(default_factory=lambda: torch.empty(0), init=False)
     denoised: Tensor | None = field(default=None, init=False)
     generator: torch.Generator | None = field(default=None, init=False)
+    placed: Placed | None = field(default=None, init=False)
 
     @property
     def done(self) -> bool:
         return self.step_index >= self.steps
+
+    @property
+    def ready(self) -> bool:
+        """Whether nothing is missing for the next step."""
+        return not self.styles or self.placed is not None
 
     @property
     def guided(self) -> bool:
@@ -63,7 +71,7 @@ class Row:
     @property
     def batch_key(self) -> BatchKey:
         """Rows of one key can share a forward pass."""
-        return self.bucket, self.styles, self.chunks
+        return self.bucket, self.chunks
 
     @property
     def sigma(self) -> float:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from torch import Tensor
 
 from sampling.encoder import CHUNK_TOKENS
+from sampling.slots import Acting, OneThread, Place, install
 
 SETTLING_CALLS = 2  # the executor profiles a trace first and optimises it then
 ODD = 13  # latents a side of the example: sizes that do not halve evenly take the branch that is right for all sizes
@@ -24,58 +26,94 @@ def can_trace(unet: UNet2DConditionModel) -> bool:
 class TracedUNet:
     """Records the UNet's operations once and replays them: the same numbers, bit for bit, for every size and batch.
 
-    A trace shares the weights, and stays right where adapters are added and switched off again. It must not be used
-    while they act: they are not in it. Owned by one thread.
+    Rows without styles replay the network as it is; with styles, what acts is an input of a second recording, which is
+    made anew when styles act on layers that none acted on before. A trace shares the weights. Owned by one thread.
     Source: torch.jit.trace; what it cannot record are branches of Python, and here these depend on the mask, with
     which the network runs in Python, and on whether sizes halve evenly.
     """
 
     def __init__(self, unet: UNet2DConditionModel) -> None:
         self._unet = unet
-        self._trace: Callable[..., Tensor] | None = None
+        self._assignment = install(unet, OneThread())
+        self._plain: Callable[..., Tensor] | None = None
+        self._styled: Callable[..., Tensor] | None = None
+        self._places: Mapping[str, Place] = {}
 
     def __call__(
-        self, sample: Tensor, timesteps: Tensor, hidden: Tensor, pooled: Tensor, time_ids: Tensor, mask: Tensor | None
+        self,
+        sample: Tensor,
+        timesteps: Tensor,
+        hidden: Tensor,
+        pooled: Tensor,
+        time_ids: Tensor,
+        mask: Tensor | None,
+        acting: Acting | None = None,
     ) -> Tensor:
-        """The network's output. The first call takes about a second longer.
+        """The network's output. The first call, and the first with styles, takes about a second longer.
 
         Shapes: as `eager`.
         """
+        given = (sample, timesteps, hidden, pooled, time_ids)
         if mask is not None:
-            return self.eager(sample, timesteps, hidden, pooled, time_ids, mask)
-        if self._trace is None:
-            self._trace = self._record(sample, hidden, pooled, time_ids)
-        return self._trace(sample, timesteps, hidden, pooled, time_ids)
+            return self.eager(*given, mask, acting)
+        if acting is None:
+            self._plain = self._plain or self._record(given, None)
+            return self._plain(*given)
+        if self._styled is None or self._places is not acting.places:
+            self._styled, self._places = self._record(given, acting), acting.places
+        return self._styled(*given, acting.down, acting.up)
 
     def eager(
-        self, sample: Tensor, timesteps: Tensor, hidden: Tensor, pooled: Tensor, time_ids: Tensor, mask: Tensor | None
+        self,
+        sample: Tensor,
+        timesteps: Tensor,
+        hidden: Tensor,
+        pooled: Tensor,
+        time_ids: Tensor,
+        mask: Tensor | None,
+        acting: Acting | None = None,
     ) -> Tensor:
-        """The network's output, computed step by step in Python; acts with the adapters that are on.
+        """The network's output, computed step by step in Python.
 
         Shapes: sample [n, C, h, w]; timesteps [n]; hidden [n, 77 * k, D]; pooled [n, P]; time_ids [n, 6];
         mask [n, 77 * k] or None; result [n, C, h, w].
         """
-        output: Tensor = self._unet(
-            sample,
-            timesteps,
-            encoder_hidden_states=hidden,
-            encoder_attention_mask=mask,
-            added_cond_kwargs={"text_embeds": pooled, "time_ids": time_ids},
-            return_dict=False,
-        )[0]
+        self._assignment.acting = acting
+        try:
+            output: Tensor = self._unet(
+                sample,
+                timesteps,
+                encoder_hidden_states=hidden,
+                encoder_attention_mask=mask,
+                added_cond_kwargs={"text_embeds": pooled, "time_ids": time_ids},
+                return_dict=False,
+            )[0]
+        finally:
+            self._assignment.acting = None
         return output
 
-    def _record(self, sample: Tensor, hidden: Tensor, pooled: Tensor, time_ids: Tensor) -> Callable[..., Tensor]:
-        def forward(sample: Tensor, timesteps: Tensor, hidden: Tensor, pooled: Tensor, time_ids: Tensor) -> Tensor:
-            return self.eager(sample, timesteps, hidden, pooled, time_ids, None)
-
-        example = (
+    def _record(self, given: Sequence[Tensor], acting: Acting | None) -> Callable[..., Tensor]:
+        sample, _, hidden, pooled, time_ids = given
+        example: tuple[Any, ...] = (
             torch.zeros(2, sample.shape[1], ODD, ODD),  # two rows stand for any number, one does not
             torch.tensor([1.0, 2.0]),
             torch.zeros(2, CHUNK_TOKENS, hidden.shape[2]),
             torch.zeros(2, pooled.shape[1]),
             torch.zeros(2, time_ids.shape[1]),
         )
+        if acting is not None:
+            example += tuple(
+                tuple(torch.zeros(len(part), 2, *part.shape[2:]) for part in parts)
+                for parts in (acting.down, acting.up)
+            )
+        places = {} if acting is None else acting.places
+
+        def forward(
+            sample: Tensor, timesteps: Tensor, hidden: Tensor, pooled: Tensor, time_ids: Tensor, *parts: Any
+        ) -> Tensor:
+            acts = Acting(places, *parts) if parts else None
+            return self.eager(sample, timesteps, hidden, pooled, time_ids, None, acts)
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of asserts on sizes, which hold for every size
             traced: Callable[..., Tensor] = torch.jit.trace(forward, example, check_trace=False)  # type: ignore[no-untyped-call]

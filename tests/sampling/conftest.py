@@ -89,11 +89,18 @@ class Clock:
         return self.now_s
 
 
-class NoAdapters:
-    """Stands in for Adapters where a test is about rows."""
+class NoStyles:
+    """Stands in for Bank where a test is about rows: nothing is waited for."""
 
     def __init__(self) -> None:
-        self.activated: list[tuple[Any, ...]] = []
+        self.entered: list[str] = []
+        self.left: list[str] = []
 
-    def activate(self, styles: tuple[Any, ...]) -> None:
-        self.activated.append(styles)
+    def enter(self, row: Row) -> None:
+        self.entered.append(row.id)
+
+    def leave(self, row_id: str) -> None:
+        self.left.append(row_id)
+
+    def settle(self) -> list[tuple[Row, Exception]]:
+        return []

@@ -19,6 +19,7 @@ from core.recipe import StyleUse
 from sampling.encoder import MAX_LOWERED_WEIGHTS, Embedding, Encoder
 from sampling.model import Model
 from shared_cache.embeddings import ByteLRU
+from styles.catalogue import load_catalogue
 from tests.sampling.conftest import embedding_of
 
 TOLERANCE = 1e-5
@@ -142,9 +143,9 @@ def test_encode_gives_zeros_for_nothing_only_when_the_pipeline_says_so(model: Mo
 
 def test_encode_answers_from_the_cache_when_asked_again(model: Model) -> None:
     cache: ByteLRU[Embedding] = ByteLRU(64 << 20)
-    encoder = Encoder(model, cache)
+    encoder = Encoder(model, cache, load_catalogue(model.folder).paths())
     first = encoder.encode("a cat")
-    assert encoder.encode("a cat", (StyleUse("ink", 1.0),)) is first
+    assert encoder.encode("a cat", (StyleUse("ink", 1.0),)) is first, "ink acts on the UNet alone"
     assert (cache.stats().hits, cache.stats().misses, cache.stats().bytes) == (1, 1, first.nbytes)
 
 

@@ -12,12 +12,12 @@ from torch import Tensor
 from core.errors import InvalidInput, NonFinite
 from core.profile import Bucket
 from core.recipe import Sampler, StyleUse
-from sampling.adapters import Adapters
+from sampling.bank import Bank
 from sampling.denoiser import Denoiser
 from sampling.loop import BATCH_TOLERANCE, StepLoop
 from sampling.model import Model
 from sampling.rows import Row
-from tests.sampling.conftest import Clock, NoAdapters, SmallUNet, embedding_of, row_of
+from tests.sampling.conftest import Clock, NoStyles, SmallUNet, embedding_of, row_of
 
 WIDE, SMALL = Bucket(144, 112), Bucket(56, 72)
 POISON = 9.0  # a text mean that the poisoned network answers badly
@@ -41,9 +41,8 @@ class PoisonedUNet(SmallUNet):
         return (output,)
 
 
-def loop_of(model: Model, max_network_rows: int = 16, adapters: Any = None, clock: Clock | None = None) -> StepLoop:
-    switch: Any = adapters or NoAdapters()
-    return StepLoop(Denoiser(model, "final"), switch, max_network_rows, clock or Clock())
+def loop_of(model: Model, max_network_rows: int = 16, bank: Any = None, clock: Clock | None = None) -> StepLoop:
+    return StepLoop(Denoiser(model, "final"), bank or NoStyles(), max_network_rows, clock or Clock())
 
 
 def drain(loop: StepLoop) -> dict[str, Row]:
@@ -72,11 +71,12 @@ def test_step_counts_rows_and_network_rows(small_model: Model) -> None:
 def test_step_measures_with_the_clock_it_was_given(small_model: Model) -> None:
     clock = Clock()
 
-    class SlowAdapters(NoAdapters):
-        def activate(self, styles: tuple[Any, ...]) -> None:
+    class SlowBank(NoStyles):
+        def settle(self) -> list[tuple[Row, Exception]]:
             clock.now_s += 2.5
+            return []
 
-    loop = loop_of(small_model, adapters=SlowAdapters(), clock=clock)
+    loop = loop_of(small_model, bank=SlowBank(), clock=clock)
     loop.join(row_of())
     assert loop.step().seconds == 2.5
 
@@ -130,9 +130,9 @@ def test_step_takes_the_group_that_waited_longest(small_model: Model) -> None:
     loop.join(row_of("square"))
     loop.join(row_of("wide", bucket=WIDE))
     loop.join(row_of("square2"))
-    loop.join(row_of("styled", styles=(StyleUse("ink", 1.0),)))
+    loop.join(row_of("small", bucket=SMALL))
     taken = [[row.id for row in loop.step().stepped] for _ in range(6)]
-    assert taken[:3] == [["square", "square2"], ["wide"], ["styled"]]
+    assert taken[:3] == [["square", "square2"], ["wide"], ["small"]]
     assert taken[3:] == taken[:3]
 
 
@@ -206,9 +206,41 @@ def test_row_fails_when_nan_is_put_into_its_latents(small_model: Model) -> None:
     assert isinstance(loop.step().failed[0][1], NonFinite)
 
 
-def test_rows_of_a_missing_style_fail_and_others_go_on(small_model: Model, small_unet: SmallUNet) -> None:
-    loop = loop_of(small_model, adapters=Adapters(small_unet, {}))
+def test_rows_of_a_missing_style_fail_and_others_go_on(model: Model, small_model: Model) -> None:
+    loop = loop_of(small_model, bank=Bank(model, {}, 1, lambda: None))
     loop.join(row_of("styled", styles=(StyleUse("gone", 1.0),)))
     loop.join(row_of("plain"))
-    assert isinstance(loop.step().failed[0][1], InvalidInput)
+    report = loop.step()
+    assert [row.id for row, _ in report.failed] == ["styled"]
+    assert isinstance(report.failed[0][1], InvalidInput)
+    assert [row.id for row in report.stepped] == ["plain"]
     assert set(drain(loop)) == {"plain"}
+
+
+def test_row_that_fails_alone_is_reported(model: Model, small_model: Model) -> None:
+    loop = loop_of(small_model, bank=Bank(model, {}, 1, lambda: None))
+    loop.join(row_of("styled", styles=(StyleUse("gone", 1.0),)))
+    report = loop.step()
+    assert ([row.id for row, _ in report.failed], report.batch_size, loop.rows) == (["styled"], 1, [])
+
+
+def test_rows_that_wait_for_their_styles_are_passed_over(small_model: Model) -> None:
+    """The bank here gives nothing to anybody."""
+    loop = loop_of(small_model)
+    loop.join(row_of("styled", styles=(StyleUse("ink", 1.0),)))
+    assert loop.step().batch_size == 0
+    loop.join(row_of("plain", steps=1))
+    assert [row.id for row in loop.step().stepped] == ["plain"]
+    assert [row.id for row in loop.rows] == ["styled"]
+    assert loop.step().batch_size == 0
+
+
+def test_loop_tells_the_bank_who_comes_and_goes(small_model: Model) -> None:
+    bank = NoStyles()
+    loop = loop_of(small_model, bank=bank)
+    loop.join(row_of("a", steps=1))
+    loop.join(row_of("b", steps=2))
+    loop.step()
+    assert (bank.entered, bank.left) == (["a", "b"], ["a"])
+    loop.leave("b")
+    assert bank.left == ["a", "b"]

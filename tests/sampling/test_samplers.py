@@ -23,7 +23,7 @@ from sampling.model import Model
 from sampling.noise import row_generator
 from sampling.rows import Row
 from sampling.samplers import SAMPLERS
-from tests.sampling.conftest import Clock, NoAdapters, SmallUNet, embedding_of, row_of
+from tests.sampling.conftest import Clock, NoStyles, SmallUNet, embedding_of, row_of
 
 TOLERANCE = 1e-4
 STOCK: dict[Sampler, Any] = {
@@ -37,7 +37,7 @@ STOCK: dict[Sampler, Any] = {
 
 def run(model: Model, rows: list[Row], unet: Any = None) -> list[Tensor]:
     given = model if unet is None else replace(model, unet_final=unet)
-    loop = StepLoop(Denoiser(given, "final"), NoAdapters(), 64, Clock())  # type: ignore[arg-type]
+    loop = StepLoop(Denoiser(given, "final"), NoStyles(), 64, Clock())  # type: ignore[arg-type]
     for row in rows:
         loop.join(row)
     while loop.rows:

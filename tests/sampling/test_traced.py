@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor
 
-from core.recipe import StyleUse
-from sampling.adapters import Adapters
+from sampling import lora
+from sampling.lora import LoraLayer
 from sampling.model import Model
+from sampling.packs import Layout, Pack, Placed, make_pack
 from sampling.traced import TracedUNet, can_trace
 from styles.catalogue import load_catalogue
 
@@ -48,18 +51,64 @@ def test_masked_text_stays_masked(model: Model, traced: TracedUNet) -> None:
     assert torch.equal(traced(*given, mask), traced.eager(*given, mask))
 
 
+@pytest.fixture(scope="module")
+def packs(model: Model) -> list[Pack]:
+    """The two bundled styles, both in one slot, and one that acts on every second layer with a quarter of the rank."""
+    paths = load_catalogue(model.folder).paths()
+    ink, noto = (lora.read(paths[style], model.networks())[lora.UNET] for style in ("ink", "noto"))
+    few = {name: LoraLayer(layer.down[:4], layer.up[:, :4]) for name, layer in list(ink.items())[::2]}
+    return [make_pack(styles, torch.float32) for styles in ([ink], [noto], [ink, noto], [few])]
+
+
+def cast_of(packs: list[Pack], rows: int) -> list[Placed | None]:
+    """Rows of every kind in turn, the first of them styled."""
+    kinds = [*packs, None]
+    chosen = [kinds[i % len(kinds)] for i in range(rows)]
+    return [None if pack is None else Placed(pack, (0.8, -0.4)[: pack.styles]) for pack in chosen]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 8])
+@pytest.mark.parametrize(("size", "chunks"), [((16, 16), 1), ((19, 13), 1), ((14, 18), 3)])
 @torch.no_grad()
-def test_stays_the_base_while_styles_come_and_go(model: Model) -> None:
-    unet = model.unet("final")
-    traced, given = TracedUNet(unet), inputs(model)
+def test_equals_the_network_when_styles_act(
+    model: Model, traced: TracedUNet, packs: list[Pack], rows: int, size: tuple[int, int], chunks: int
+) -> None:
+    """Ranks of 4, 16 and 32, alone and together, through one recording."""
+    given, layout = inputs(model, rows, size, chunks), Layout()
+    for start in range(2):
+        acting = layout.gather(cast_of(packs[start:], rows), model.device, torch.float32)
+        assert torch.equal(traced(*given, None, acting), traced.eager(*given, None, acting))
+
+
+@torch.no_grad()
+def test_records_anew_only_when_styles_act_on_more_layers(model: Model, packs: list[Pack]) -> None:
+    traced, layout, given = TracedUNet(model.unet("final")), Layout(), inputs(model)
+    recorded = []
+    for pack in (packs[3], packs[0], packs[3], packs[1], packs[2]):
+        acting = layout.gather([Placed(pack, (1.0, 0.5)[: pack.styles])], model.device, torch.float32)
+        assert torch.equal(traced(*given, None, acting), traced.eager(*given, None, acting))
+        recorded.append(traced._styled)
+    assert recorded[0] is not recorded[1]
+    assert all(trace is recorded[1] for trace in recorded[1:])
+
+
+@torch.no_grad()
+def test_stays_the_base_while_styles_come_and_go(model: Model, packs: list[Pack]) -> None:
+    unet = copy.deepcopy(model.unet("final"))
+    given = inputs(model)
+    untouched = unet(given[0], given[1], encoder_hidden_states=given[2], added_cond_kwargs=added(given))[0]
+    traced = TracedUNet(unet)
     before = traced(*given, None)
-    catalogue = load_catalogue(model.folder)
-    adapters = Adapters(unet, catalogue.paths())
-    adapters.activate((StyleUse(next(iter(catalogue.paths())), 1.0),))
-    assert not torch.equal(traced.eager(*given, None), before)
-    adapters.activate(())
+    assert torch.equal(before, untouched)
+    acting = Layout().gather([Placed(packs[0], (1.0,))], model.device, torch.float32)
+    assert not torch.equal(traced.eager(*given, None, acting), before)
+    assert not torch.equal(traced(*given, None, acting), before)
     assert torch.equal(traced(*given, None), before)
     assert torch.equal(traced.eager(*given, None), before)
+
+
+def added(given: list[Tensor]) -> dict[str, Tensor]:
+    return {"text_embeds": given[3], "time_ids": given[4]}
 
 
 def test_is_for_processors_in_full_precision(model: Model) -> None:

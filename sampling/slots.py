@@ -1,0 +1,151 @@
+"""Slot layers: linear and convolution layers that add to each network row what its own styles ask for.
+
+A layer is changed in place and keeps its weights and their names; where nothing acts it computes what it did before,
+bit for bit.
+Source: LoRA (Hu et al. 2021); a convolution's low-rank half runs as one grouped convolution, a group a row.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+Place = tuple[int, int]  # which stack of layers of one shape, and which layer in it
+
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """What styles add in one forward. Layers of one shape lie in one stack.
+
+    places: where each layer that is styled at all finds its matrices; the same object while the layers stay the same.
+    Shapes: down [layers, n, rank, in * kernel]; up [layers, n, rank, out], alpha / rank and weight folded in. n is the
+    number of network rows, or 1 where all share it.
+    """
+
+    places: Mapping[str, Place]
+    down: tuple[Tensor, ...]
+    up: tuple[Tensor, ...]
+
+
+class Assignment(Protocol):
+    """What the layers of one network share: what acts on the next forward of the thread that asks."""
+
+    acting: Acting | None
+
+
+class OneThread:
+    """For a network that one thread owns."""
+
+    __slots__ = ("acting",)
+
+    def __init__(self) -> None:
+        self.acting: Acting | None = None
+
+
+class EachThread(threading.local):
+    """For a network that several threads run at once, each with styles of its own."""
+
+    acting: Acting | None = None
+
+    def __deepcopy__(self, memo: object) -> EachThread:
+        return EachThread()
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A layer's name and the assignment it shares with the others."""
+
+    name: str
+    assignment: Assignment
+
+    def acting(self) -> tuple[Tensor, Tensor] | None:
+        """Shapes: down [n, rank, in * kernel], up [n, rank, out]; None where nothing acts on this layer."""
+        acting = self.assignment.acting
+        place = None if acting is None else acting.places.get(self.name)
+        if acting is None or place is None:
+            return None
+        stack, layer = place
+        return acting.down[stack][layer], acting.up[stack][layer]
+
+
+class SlotLinear(torch.nn.Linear):
+    """Shapes: x [n, ..., in] to [n, ..., out]."""
+
+    slot: Slot | None = None  # peft makes layers of its own of a layer's class
+
+    def forward(self, x: Tensor) -> Tensor:
+        base = super().forward(x)
+        found = None if self.slot is None else self.slot.acting()
+        if found is None:
+            return base
+        down, up = (part.expand(x.shape[0], -1, -1) for part in found)
+        low = torch.bmm(x.reshape(x.shape[0], -1, self.in_features), down.mT)
+        return torch.baddbmm(base.reshape(x.shape[0], -1, self.out_features), low, up).reshape(base.shape)
+
+
+def _grouped(
+    x: Tensor,
+    down: Tensor,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+) -> Tensor:
+    """Convolves each row with its own kernels, as groups of one convolution.
+
+    Shapes: x [n, in, h, w]; down [n, rank, in * kernel] to [n, rank, h' * w'].
+    """
+    rows, channels = x.size(0), x.size(1)
+    weight = down.reshape(rows * down.size(1), channels, kernel[0], kernel[1])
+    groups = x.reshape(1, rows * channels, x.size(2), x.size(3))
+    low = torch.conv2d(groups, weight, None, stride, padding, dilation, rows)
+    return low.reshape(rows, down.size(1), -1)
+
+
+# A trace would take the number of groups for a constant, a script in it does not.
+_each_row_its_own: Callable[..., Tensor] = torch.jit.script_if_tracing(_grouped)  # type: ignore[no-untyped-call]
+
+
+class SlotConv2d(torch.nn.Conv2d):
+    """Shapes: x [n, in, h, w] to [n, out, h', w']."""
+
+    slot: Slot | None = None  # peft makes layers of its own of a layer's class
+
+    def forward(self, x: Tensor) -> Tensor:
+        base = super().forward(x)
+        found = None if self.slot is None else self.slot.acting()
+        if found is None:
+            return base
+        down, up = (part.expand(x.shape[0], -1, -1) for part in found)
+        low = _each_row_its_own(x, down, self.kernel_size, self.stride, self.padding, self.dilation)
+        return base + torch.bmm(up.mT, low).reshape(base.shape)
+
+
+def install(network: torch.nn.Module, assignment: Assignment) -> Assignment:
+    """Makes slot layers of all layers that can be; a network that has them already keeps its assignment."""
+    modules: dict[str, Any] = dict(network.named_modules())
+    for module in modules.values():
+        if isinstance(module, (SlotLinear, SlotConv2d)) and module.slot is not None:
+            return module.slot.assignment
+    for name in layer_shapes(network):
+        module = modules[name]
+        module.__class__ = SlotLinear if isinstance(module, torch.nn.Linear) else SlotConv2d
+        module.slot = Slot(name, assignment)
+    return assignment
+
+
+def layer_shapes(network: torch.nn.Module) -> dict[str, tuple[int, ...]]:
+    """The shapes of the weights that a style can act on, by the layer's name."""
+    return {name: tuple(module.weight.shape) for name, module in network.named_modules() if _can_slot(module)}
+
+
+def _can_slot(module: torch.nn.Module) -> bool:
+    if isinstance(module, torch.nn.Conv2d):
+        plain = module.groups == 1 and module.padding_mode == "zeros"
+        return plain and type(module) in (torch.nn.Conv2d, SlotConv2d)
+    return type(module) in (torch.nn.Linear, SlotLinear)
