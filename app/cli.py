@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from app.bench import bench
 from app.output import print_json, tells
 from app.roles import ROLES
 from app.verbs import preview, render
@@ -66,6 +67,7 @@ def _sentence(what: str, facts: dict[str, Any]) -> str:
     return "stopped"
 
 
+app.add_typer(bench)
 app.command("preview")(preview)
 app.command("render")(render)
 

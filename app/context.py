@@ -12,20 +12,22 @@ from app.asking import ANSWER_TIMEOUT_S
 from app.pulses import Pulses
 from app.recipes import Recipes
 from app.router import Router
+from core.clock import SteadyClock
 from core.errors import StartupError
 from core.metrics import Metrics
 from core.profile import ModelProfile
 from core.settings import Settings
 from final_engine.admission import Admission
 from sampling.profile import load_profile
-from shared_cache.connect import connect
+from shared_cache.connect import connect, shared_clock
 from shared_cache.costs import Costs
 from shared_cache.events import Events
 from shared_cache.mailbox import Mailbox, Replies
 from shared_cache.metrics import Board
 from shared_cache.objects import DiskObjects, load_secret
 from shared_cache.previews import Previews, kept_previews
-from shared_cache.registry import Registry, new_worker_id
+from shared_cache.queue import Backlog
+from shared_cache.registry import Registry, WorkerCount, new_worker_id
 from shared_cache.renders import Renders
 from styles.catalogue import Catalogue, load_catalogue
 
@@ -49,6 +51,7 @@ class Context:
     pulses: Pulses
     objects: DiskObjects
     registry: Registry
+    clock: SteadyClock
     board: Board
     metrics: Metrics
     process_id: str
@@ -65,6 +68,7 @@ def open_context(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S)
     for problem in catalogue.problems:
         log.warning("style %s is left out: %s: %s", problem.id or "without id", problem.file, problem.reason)
     client = connect(settings.redis_url)
+    clock, registry = shared_clock(client), Registry(client)
     renders, kept = Renders(client), kept_previews(client)
     return Context(
         settings=settings,
@@ -79,32 +83,25 @@ def open_context(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S)
         events=Events(client),
         pulses=Pulses(),
         objects=DiskObjects(settings.data_dir / "objects", load_secret(settings.data_dir), settings.public_url),
-        registry=Registry(client),
+        registry=registry,
+        clock=clock,
         board=Board(client),
         metrics=Metrics(),
         process_id=new_worker_id(),
-        admission=_admission(settings, client, renders, kept, profile, catalogue),
+        admission=Admission(
+            renders=renders,
+            previews=Previews(client),
+            kept=kept,
+            costs=Costs(client, profile.version, clock),
+            profile=profile,
+            style_ids=catalogue.ids(),
+            capacity=settings.lane_capacity,
+            max_rows=settings.max_final_rows,
+            backlog=Backlog(client),
+            workers=WorkerCount(registry, "final"),
+            clock=clock,
+        ),
         answer_timeout_s=answer_timeout_s,
-    )
-
-
-def _admission(
-    settings: Settings,
-    client: redis.Redis,
-    renders: Renders,
-    kept: Previews,
-    profile: ModelProfile,
-    catalogue: Catalogue,
-) -> Admission:
-    return Admission(
-        renders=renders,
-        previews=Previews(client),
-        kept=kept,
-        costs=Costs(client, profile.version),
-        profile=profile,
-        style_ids=catalogue.ids(),
-        capacity=settings.lane_capacity,
-        max_rows=settings.max_final_rows,
     )
 
 

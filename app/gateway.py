@@ -22,6 +22,7 @@ from app.asking import ANSWER_TIMEOUT_S
 from app.context import Context, open_context
 from app.gradio_api import endpoints
 from app.limits import BodyLimit
+from app.overdue import Overdue
 from app.owners import OwnerCookie
 from app.page.blocks import STATIC_DIR, build_page, mount_kwargs
 from app.proxies import Manifest, SubPath
@@ -69,9 +70,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     context.router.start(loop)
     tail = Tail(context.redis)
     tail.start(context.pulses.pulse)
+    overdue = Overdue(context.renders, context.clock, context.metrics)
+    overdue.start()
     publishing = asyncio.create_task(metrics.publish(context))
     yield
     publishing.cancel()
+    await asyncio.to_thread(overdue.stop)
     await asyncio.to_thread(tail.stop)
     await asyncio.to_thread(context.router.stop)
 

@@ -23,6 +23,7 @@ def view(context: Context, record: Record, root_path: str) -> dict[str, Any]:
         "progress": {"step": record.step, "steps": record.steps},
         "position": place(context, record),
         "predicted_s": record.predicted_s,
+        "predicted_gpu_s": record.predicted_gpu_s,
         "timings_ms": record.timings_ms,
         "batch_sizes": record.batch_sizes,
         "recipe": record.recipe.as_dict(),

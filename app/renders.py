@@ -17,7 +17,7 @@ from core.errors import FirstlightError, InvalidInput, NotFound, Overloaded
 from core.recipe import Recipe
 from core.render import TERMINAL, State
 from core.validate import check_int, check_number
-from final_engine.admission import RenderWish
+from final_engine.door import RenderWish
 from shared_cache.renders import Record
 
 router = APIRouter(prefix="/api/v1/renders")

@@ -17,9 +17,12 @@ from typing import Any
 import redis
 
 from app.roles import ROLES
+from core.cost import CostTable
 from core.metrics import Metrics
 from core.render import State
 from core.settings import Settings
+from final_engine.calibrate import Bench, encode_sample, identity_of, step_samples, table_of
+from final_engine.cost_file import read_costs
 from final_engine.decode_stage import DecodeWork
 from final_engine.engine import FinalEngine
 from final_engine.finish_stage import FinishWork
@@ -35,20 +38,22 @@ from sampling.encode_stage import EncodeStage
 from sampling.encoder import Encoder
 from sampling.loop import StepLoop
 from sampling.model import Model, load_model
+from sampling.profile import load_profile
 from sampling.safety import ImageClassifier
 from sampling.threads import use_threads
 from sampling.warmup import warm
-from shared_cache.connect import connect
-from shared_cache.costs import Costs
+from shared_cache.connect import connect, shared_clock
+from shared_cache.costs import Costs, LiveCosts
 from shared_cache.embeddings import ByteLRU
 from shared_cache.events import Events
-from shared_cache.lanes import Lanes, Signal, Stream
+from shared_cache.lanes import Signal, Stream
 from shared_cache.latents import Latents
 from shared_cache.mailbox import Mailbox, Replies
 from shared_cache.metrics import Board
 from shared_cache.objects import DiskObjects, load_secret
 from shared_cache.previews import Previews, kept_previews
-from shared_cache.registry import Registry, new_worker_id
+from shared_cache.queue import Lanes
+from shared_cache.registry import Registry, WorkerCount, new_worker_id
 from shared_cache.renders import Renders
 from styles.catalogue import Catalogue, load_catalogue
 
@@ -91,6 +96,8 @@ class Worker:
         self._engines: dict[str, Engine] = {}  # by pool, in order of priority
         self._parts = ExitStack()
         self._model: Model | None = None
+        self._clock = shared_clock(client)
+        self._costs = Costs(client, load_profile(settings.model_dir).version, self._clock)
 
     def __enter__(self) -> Worker:
         if TORCH_ROLES & set(self.roles):
@@ -139,7 +146,12 @@ class Worker:
         if "preview" in self.roles or "final" in self.roles:
             self._start_engines(model)
         if "decode" in self.roles:
-            work = DecodeWork(decoder=Decoder(model, "final"), renders=self._renders, latents=self._latents)
+            work = DecodeWork(
+                decoder=Decoder(model, "final"),
+                renders=self._renders,
+                latents=self._latents,
+                costs=self._live_costs("decode", self._calibrated()),
+            )
             self._start_stage("decode", State.DECODING, work)
 
     def _start_engines(self, model: Model) -> None:
@@ -183,6 +195,7 @@ class Worker:
         bank = self._bank(model, catalogue)
         loop = StepLoop(Denoiser(model, "final"), bank, settings.max_final_rows, perf_counter)
         warm(loop, encoder, decoder, profile, profile.final, list(catalogue.paths()))
+        stored = self._calibrated() or self._first_costs(Bench(model, encoder, loop, decoder, self._classifier))
         glimpses = Glimpses(decoder=decoder, classifier=self._classifier, events=Events(self._redis))
         encode = EncodeStage(encoder, self._signal.notify)
         self._start(glimpses)
@@ -194,13 +207,29 @@ class Worker:
             lanes=lanes,
             renders=self._renders,
             kept=kept_previews(self._redis),
-            costs=Costs(self._redis, profile.version),
+            costs=self._live_costs("final", stored),
+            batching=settings.batching,
+            workers=WorkerCount(self._registry, "final"),
             glimpses=glimpses,
+            metrics=self._metrics,
             latent_scale=model.vae_scale,
             max_rows=settings.max_final_rows,
             lease_s=settings.lease_s,
             max_attempts=settings.max_attempts,
+            clock=self._clock,
         )
+
+    def _first_costs(self, bench: Bench) -> CostTable:
+        """A first measure of every bucket, where nobody has calibrated: a single step says more than a guess."""
+        counts = sorted({2, self._settings.max_final_rows})
+        return table_of([encode_sample(bench.encoder, 1), *step_samples(bench, counts, 1)])
+
+    def _live_costs(self, role: str, stored: CostTable | None) -> LiveCosts:
+        """Named by machine and role: what is measured here is true of here."""
+        return LiveCosts(self._costs, f"{os.uname().nodename}/{role}", stored or CostTable())
+
+    def _calibrated(self) -> CostTable | None:
+        return None if self._model is None else read_costs(self._settings.data_dir, identity_of(self._model))
 
     def _bank(self, model: Model, catalogue: Catalogue) -> Bank:
         bank = Bank(model, catalogue.paths(), self._settings.style_slots, self._signal.notify)
@@ -214,6 +243,8 @@ class Worker:
             latents=self._latents,
             kept=kept_previews(self._redis),
             objects=self._objects(),
+            costs=self._live_costs("finish", self._calibrated()),
+            clock=self._clock,
             metrics=self._metrics,
         )
         self._start_stage("finish", State.CHECKING, work)

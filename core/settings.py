@@ -10,6 +10,7 @@ from pydantic import AliasChoices, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from core.errors import StartupError
+from core.scheduler import BatchingMode
 
 PREFIX = "FIRSTLIGHT_"
 CONFIG_NAME = f"{PREFIX}CONFIG"
@@ -37,6 +38,7 @@ class Settings(BaseSettings):
     torch_threads: int | None = Field(None, ge=1, description="threads of one network forward; default half the cores")
     max_preview_rows: int = Field(8, ge=1, le=64, description="previews in one denoising batch")
     max_final_rows: int = Field(8, ge=2, le=64, description="network rows in one denoising batch of renders")
+    batching: BatchingMode = Field(BatchingMode.STEP, description="step: renders join at any step; cohort: in groups")
     style_slots: int = Field(8, ge=1, description="sets of styles that each pool keeps at hand; more of them wait")
     embedding_cache_mb: int = Field(64, ge=1, description="prompt embeddings kept in a worker, MiB")
     url_ttl_s: int = Field(3600, ge=1, description="seconds that a signed URL works")

@@ -9,39 +9,52 @@ from time import time
 
 import torch
 
-from core.cost import CostTable
+from core.cost import Part
+from core.metrics import Metrics
 from core.profile import Bucket
 from core.render import State
+from core.scheduler import NO_DEADLINE, BatchingMode, Task, policy_of
+from final_engine.claim import claim
 from final_engine.glimpse import Glimpses
 from final_engine.handoff import start_of
 from sampling.encode_stage import Encoded, EncodeStage
 from sampling.loop import StepLoop, StepReport
 from sampling.rows import Row
-from shared_cache.costs import Costs
-from shared_cache.lanes import Entry, Lanes
+from shared_cache.costs import LiveCosts
+from shared_cache.lanes import Entry
 from shared_cache.latents import pack, unpack
 from shared_cache.previews import Previews
+from shared_cache.queue import Lanes, Waiting
 from shared_cache.renders import Record, Renders
 
 log = logging.getLogger(__name__)
-COST_SAVE_S = 2.0
+REAL_ENCODE_S = 0.002  # a prompt from the cache takes less, and says nothing about the next one
+TOO_LATE = {"code": "deadline", "message": "it cannot be done by its deadline any more; ask again with a later one"}
 
 
 @dataclass(slots=True)
 class Job:
-    """A claimed render. Units: seconds of the wall clock."""
+    """A claimed render. Units: seconds of the wall clock; steps_s is the device's own time in its steps."""
 
     entry: Entry
     record: Record
     claimed_s: float
     joined_s: float = 0.0
     encode_s: float = 0.0
+    steps_s: float = 0.0
     rows: dict[str, Row] = field(default_factory=dict)
     done: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def step(self) -> int:
         return min((row.step_index for row in self.rows.values()), default=0)
+
+    @property
+    def task(self) -> Task:
+        record = self.record
+        due_s = NO_DEADLINE if record.due_s is None else record.due_s
+        steps = record.recipe.steps - self.step
+        return Task(record.id, record.bucket, record.rows, steps, record.n, record.created_s, due_s)
 
 
 class FinalEngine:
@@ -55,8 +68,11 @@ class FinalEngine:
         lanes: Lanes,
         renders: Renders,
         kept: Previews,
-        costs: Costs,
+        costs: LiveCosts,
+        batching: BatchingMode,
         glimpses: Glimpses,
+        metrics: Metrics,
+        workers: Callable[[], int],
         latent_scale: int,
         max_rows: int,
         lease_s: float,
@@ -69,15 +85,21 @@ class FinalEngine:
         self._renders = renders
         self._kept = kept
         self._costs = costs
-        self._table: CostTable = costs.load()
+        self._batching = batching
         self._glimpses = glimpses
+        self._metrics = metrics
+        self._workers = workers
         self._latent_scale = latent_scale
         self._max_rows = max_rows
         self._lease_s = lease_s
         self._max_attempts = max_attempts
         self._clock = clock
         self._jobs: dict[str, Job] = {}
-        self._beat_s = self._saved_s = 0.0
+        self._beat_s = 0.0
+        for bucket, counts in costs.table.seconds.get(Part.STEP, {}).items():
+            for rows, seconds in counts.items():
+                metrics.calibrated(bucket, rows, seconds)
+        self._stepped_s: float | None = None  # when the last step ended, if another one was due
 
     def tick(self) -> bool:
         """One step of the final pool; False when there was nothing to step."""
@@ -96,23 +118,39 @@ class FinalEngine:
             return
         self._beat_s = now_s
         self._lanes.heartbeat([job.entry for job in self._jobs.values()])
+        self._lanes.tidy()
         held = {job.entry.entry_id for job in self._jobs.values()}
         for entry in self._lanes.take_over(self._lease_s):
             if entry.entry_id not in held:
                 self._claim(entry)
 
     def _admit(self) -> None:
-        free = self._max_rows - sum(job.record.n for job in self._jobs.values())
-        if free > 0:
-            for entry in self._lanes.pull(free):
-                self._claim(entry)
+        """Takes what the policy lets join, ends what cannot be in time, and puts what is encoded into the loop."""
+        waiting = {found.task.id: found for found in self._lanes.peek()}
+        policy = policy_of(self._batching, self._costs.table, self._max_rows, self._workers())
+        running = [job.task for job in self._jobs.values()]
+        decision = policy.decide(running, [found.task for found in waiting.values()], self._clock())
+        for render_id in decision.doomed:
+            self._reject(render_id, waiting.get(render_id))
+        for entry in self._lanes.take(decision.admit):
+            self._claim(entry)
         for encoded in self._encode.ready():
             job = self._jobs.get(str(encoded.tag))
             if job is not None:
                 self._join(job, encoded)
 
+    def _reject(self, render_id: str, waiting: Waiting | None) -> None:
+        job = self._jobs.get(render_id)
+        attempt = job.record.attempt if job is not None else waiting.attempt if waiting is not None else 0
+        if self._renders.finish(render_id, attempt, State.REJECTED, error=TOO_LATE):
+            self._metrics.ended(State.REJECTED)
+            self._metrics.rejected("doomed")
+        if job is not None:
+            self._metrics.missed_deadline(job.step * job.record.n)
+            self._leave(job)
+
     def _claim(self, entry: Entry) -> None:
-        record = self._renders.claim(entry.render_id, self._max_attempts)
+        record = claim(self._renders, self._metrics, entry.render_id, self._max_attempts, State.RUNNING)
         if record is None:
             self._lanes.ack(entry)
             return
@@ -128,6 +166,8 @@ class FinalEngine:
         latent_hw = (bucket.height // self._latent_scale, bucket.width // self._latent_scale)
         start = start_of(recipe.handoff, self._preview_latents(record), latent_hw)
         job.encode_s, job.joined_s = encoded.encode_s, self._clock()
+        if encoded.encode_s > REAL_ENCODE_S:
+            self._costs.observe(Part.ENCODE, encoded.encode_s)
         for index in range(record.n):
             row = Row(
                 id=f"{record.id}/{index}",
@@ -152,6 +192,8 @@ class FinalEngine:
     def _retire(self, report: StepReport) -> None:
         stepped = {row.id.split("/")[0] for row in report.stepped}
         jobs = [self._jobs[render_id] for render_id in stepped if render_id in self._jobs]
+        for job in jobs:
+            job.steps_s += report.seconds
         alive = self._renders.progress_many(
             [(job.record.id, job.record.attempt, job.step, report.batch_size) for job in jobs]
         )
@@ -177,6 +219,7 @@ class FinalEngine:
             "queue": round(1000 * (job.claimed_s - record.created_s), 1),
             "encode": round(1000 * job.encode_s, 1),
             "denoise": round(1000 * (now_s - job.joined_s), 1),
+            "steps": round(1000 * job.steps_s, 1),
         }
         self._renders.hand_over(
             job.entry,
@@ -190,7 +233,8 @@ class FinalEngine:
         del self._jobs[record.id]
 
     def _leave(self, job: Job) -> None:
-        """The render was cancelled or belongs to another worker now."""
+        """The render was cancelled, failed, or belongs to another worker now."""
+        self._metrics.wasted("final", job.step * job.record.n)
         for row_id in job.rows:
             self._loop.leave(row_id)
         self._lanes.ack(job.entry)
@@ -199,11 +243,18 @@ class FinalEngine:
     def _fail(self, job: Job, error: Exception | None) -> None:
         log.error("render %s failed: %s", job.record.id, error, exc_info=error)
         body = {"code": getattr(error, "code", "failed"), "message": str(error) or type(error).__name__}
-        self._renders.finish(job.record.id, job.record.attempt, State.FAILED, error=body)
+        if self._renders.finish(job.record.id, job.record.attempt, State.FAILED, error=body):
+            self._metrics.ended(State.FAILED)
         self._leave(job)
 
     def _measure(self, report: StepReport) -> None:
-        self._table = self._table.observed(str(report.bucket), report.network_rows, report.seconds)
-        if self._clock() - self._saved_s > COST_SAVE_S:
-            self._saved_s = self._clock()
-            self._costs.save(self._table)
+        now_s = self._clock()
+        bucket = str(report.bucket)
+        self._metrics.stepped("final", bucket, report.network_rows, report.batch_size, report.seconds)
+        self._costs.observe(Part.STEP, report.seconds, report.network_rows, bucket)
+        drift = self._costs.drift(Part.STEP, report.network_rows, bucket)
+        if drift is not None:
+            self._metrics.drift(bucket, report.network_rows, drift)
+        if self._stepped_s is not None:
+            self._costs.observe_stretch((now_s - self._stepped_s) / report.seconds)
+        self._stepped_s = now_s if self._loop.rows else None

@@ -6,12 +6,14 @@ import hashlib
 from collections.abc import Callable
 from time import perf_counter, time
 
+from core.cost import Part
 from core.metrics import Metrics
 from core.render import State
 from final_engine.keys import image_object, preview_object
 from final_engine.similarity import similarity
 from sampling.picture import Pixels, fit, from_bytes, to_png
 from sampling.safety import ImageClassifier
+from shared_cache.costs import LiveCosts
 from shared_cache.lanes import Entry
 from shared_cache.latents import Latents, unpack
 from shared_cache.objects import DiskObjects
@@ -30,6 +32,7 @@ class FinishWork:
         latents: Latents,
         kept: Previews,
         objects: DiskObjects,
+        costs: LiveCosts,
         metrics: Metrics,
         clock: Callable[[], float] = time,
     ) -> None:
@@ -38,6 +41,7 @@ class FinishWork:
         self._latents = latents
         self._objects = objects
         self._kept = kept
+        self._costs = costs
         self._metrics = metrics
         self._clock = clock
 
@@ -62,15 +66,19 @@ class FinishWork:
         started_s = perf_counter()
         images = [self._put(record, index, picture) for index, picture in enumerate(pictures)]
         handoff = {**record.handoff, "similarity": self._follows(record, pictures[0])}
+        publish_s = perf_counter() - started_s
         timings_ms = {
             "safety": round(1000 * safety_s, 1),
-            "publish": round(1000 * (perf_counter() - started_s), 1),
+            "publish": round(1000 * publish_s, 1),
+            "gpu": round(_before_ms(record) + 1000 * (safety_s + publish_s), 1),
             "total": round(1000 * (self._clock() - record.created_s), 1),
         }
         if self._renders.finish(
             record.id, record.attempt, State.DONE, images=images, handoff=handoff, timings_ms=timings_ms
         ):
             self._measure(record, {**record.timings_ms, **timings_ms})
+        self._costs.observe(Part.SAFETY, safety_s / record.n)
+        self._costs.observe(Part.PUBLISH, publish_s / record.n)
 
     def _measure(self, record: Record, timings_ms: dict[str, float]) -> None:
         """All that is known of a render that is done, whichever processes worked on it."""
@@ -78,10 +86,11 @@ class FinishWork:
         metrics.ended(State.DONE)
         metrics.answered("final", total_s)
         metrics.predicted("total", record.predicted_s, total_s)
+        metrics.predicted("gpu", record.predicted_gpu_s, timings_ms["gpu"] / 1000)
         if record.deadline_s is not None and total_s > record.deadline_s:
             metrics.missed_deadline(record.steps * record.n)
         for stage, ms in timings_ms.items():
-            if stage != "total":
+            if stage not in ("total", "gpu"):  # sums of the others
                 metrics.stage("final", stage, ms / 1000)
 
     def _put(self, record: Record, index: int, picture: Pixels) -> dict[str, object]:
@@ -104,3 +113,8 @@ class FinishWork:
             return None
         self._objects.put(preview_object(record.id), stored.jpeg, "image/jpeg")
         return round(similarity(from_bytes(stored.jpeg), picture), 4)
+
+
+def _before_ms(record: Record) -> float:
+    """What the render took of encoder, network and decoder."""
+    return sum(record.timings_ms.get(name, 0.0) for name in ("encode", "steps", "decode"))

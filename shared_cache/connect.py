@@ -11,6 +11,7 @@ import redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
+from core.clock import SteadyClock
 from core.errors import StartupError
 
 SOCKET_TIMEOUT_S = 30.0
@@ -44,6 +45,12 @@ def connect(url: str) -> redis.Redis:
     with probe:  # a first answer is not waited for as long as later ones
         _check(probe, url)
     return client
+
+
+def shared_clock(client: redis.Redis) -> SteadyClock:
+    """The server's time, which all processes share, carried on by this machine's monotonic clock."""
+    seconds, microseconds = client.time()
+    return SteadyClock(seconds + microseconds / 1e6)
 
 
 def redacted(url: str) -> str:

@@ -1,23 +1,100 @@
-"""The measured cost table, shared so that the web process can predict what a worker will take."""
+"""Measured costs, shared so that the web process can predict what a worker will take."""
 
 from __future__ import annotations
 
+import json
+import logging
+import statistics
+from collections.abc import Callable
+from time import monotonic, time
+from typing import cast
+
 import redis
 
-from core.cost import CostTable
+from core.cost import ANY, CostMeter, CostTable, Part, Seconds
+from shared_cache import keys
+
+log = logging.getLogger(__name__)
+FRESH_S = 3600.0
+SAVE_EVERY_S = 1.0
 
 
 class Costs:
-    """One table a model version; the last worker to write wins, all measure the same device class."""
+    """One table a worker role and device; each holds the parts that were measured there."""
 
-    def __init__(self, client: redis.Redis, model_version: str) -> None:
+    def __init__(self, client: redis.Redis, model_version: str, clock: Callable[[], float] = time) -> None:
         self._redis = client
-        self._key = f"fl:cost:{model_version}"
+        self._key = keys.costs(model_version)
+        self._clock = clock
 
     def load(self) -> CostTable:
-        """The stored table, or the built-in guess when nothing was measured yet."""
-        stored = self._redis.get(self._key)
-        return CostTable.from_json(stored) if stored else CostTable()
+        """Each part of the slowest that measures it; a guess where nothing was measured.
 
-    def save(self, table: CostTable) -> None:
-        self._redis.set(self._key, table.to_json())
+        A promise has to hold on whichever worker takes the render.
+        """
+        tables = self._tables()
+        if not tables:
+            return CostTable()
+        seconds = {part: _slowest([table.seconds for table in tables], part) for part in Part}
+        known = {part: shapes for part, shapes in seconds.items() if shapes}
+        return CostTable(known, max(table.stretch for table in tables))
+
+    def save(self, name: str, table: CostTable) -> None:
+        self._redis.hset(self._key, name, json.dumps({"at": self._clock(), **table.to_dict()}))
+
+    def _tables(self) -> list[CostTable]:
+        """Those written in the hour before the newest."""
+        read = [_read(text) for text in cast(list[bytes], self._redis.hvals(self._key))]
+        dated = [found for found in read if found is not None]
+        newest_s = max((at for at, _ in dated), default=0.0)
+        return [table for at, table in dated if at > newest_s - FRESH_S]
+
+
+class LiveCosts:
+    """A role's own measurements, kept up to date for everybody. Owned by the role's thread."""
+
+    def __init__(self, costs: Costs, name: str, stored: CostTable, clock: Callable[[], float] = monotonic) -> None:
+        self._costs = costs
+        self._name = name
+        self._meter = CostMeter(stored)
+        self._clock = clock
+        self._saved_s = -SAVE_EVERY_S
+        self.table = stored
+
+    def observe(self, part: Part, seconds: float, count: int = 1, bucket: str = ANY) -> None:
+        self._meter.observe(part, seconds, count, bucket)
+        self._refresh()
+
+    def observe_stretch(self, ratio: float) -> None:
+        self._meter.observe_stretch(ratio)
+
+    def drift(self, part: Part, count: int = 1, bucket: str = ANY) -> float | None:
+        """See CostMeter.drift."""
+        return self._meter.drift(part, count, bucket)
+
+    def _refresh(self) -> None:
+        now_s = self._clock()
+        if now_s - self._saved_s > SAVE_EVERY_S:
+            self._saved_s = now_s
+            self.table = self._meter.table()
+            self._costs.save(self._name, self.table)
+
+
+def _read(text: bytes) -> tuple[float, CostTable] | None:
+    try:
+        return float(json.loads(text)["at"]), CostTable.from_json(text)
+    except (ValueError, KeyError, TypeError) as error:
+        log.error("a table of costs cannot be read: %r", error)
+        return None
+
+
+def _slowest(tables: list[Seconds], part: Part) -> dict[str, dict[int, float]]:
+    known = [shapes for table in tables if (shapes := table.get(part))]
+    if not known:
+        return {}
+
+    def mean_s(shapes: object) -> float:
+        assert isinstance(shapes, dict)
+        return statistics.fmean(s / n for counts in shapes.values() for n, s in counts.items())
+
+    return cast(dict[str, dict[int, float]], max(known, key=mean_s))

@@ -9,6 +9,7 @@ from core.profile import Bucket
 MAIL_READY = "fl:mail:ready"
 QUEUE = "fl:queue"
 OPEN = "fl:open"
+DUE = "fl:due"
 PULSE = "fl:pulse"
 WORKERS = "fl:workers"
 METERED = "fl:metered"
@@ -52,6 +53,10 @@ def events(render_id: str) -> str:
 
 def feed(owner: str) -> str:
     return f"fl:feed:{owner}"
+
+
+def costs(model_version: str) -> str:
+    return f"fl:costs:{model_version}"
 
 
 def idempotency(owner: str, key: str) -> str:

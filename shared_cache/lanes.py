@@ -1,4 +1,4 @@
-"""Durable streams of work: lanes of waiting renders, and the stages behind them.
+"""Durable streams of work: what lanes of renders and the stages behind them have in common, and the stages.
 
 An entry is held by a consumer until it is acknowledged; a holder that stops its heartbeat loses it to take_over.
 """
@@ -58,35 +58,17 @@ class Signal:
 
 
 class Reader:
-    """One consumer of one group over streams that stand in order of priority."""
+    """One consumer of one group over some streams."""
 
-    def __init__(
-        self, client: redis.Redis, streams: Sequence[str], priorities: Sequence[int], group: str, consumer: str
-    ) -> None:
+    def __init__(self, client: redis.Redis, streams: Sequence[str], group: str, consumer: str) -> None:
         self._client = client
         self._streams = list(streams)
-        self._priorities = list(priorities)
         self._group = group
         self._consumer = consumer
-        self._pull = client.register_script(scripts.PULL)
         self._take_over = client.register_script(scripts.TAKE_OVER)
         self._heartbeat = client.register_script(scripts.HEARTBEAT)
         self._ack = client.register_script(scripts.ACK)
         self._signal = Signal(client, group)
-
-    def pull(self, count: int) -> list[Entry]:
-        """Up to count new entries, oldest first inside a priority, without waiting.
-
-        Entries that cannot be read, and those whose render is gone or over, are acknowledged and left out.
-        """
-        entries: list[Entry] = []
-        while len(entries) < count:
-            asked: list[str | int] = [self._group, self._consumer, count - len(entries), *self._priorities]
-            found = self._pull(keys=self._streams, args=asked)
-            if not found:
-                break
-            entries += self._usable(found)
-        return entries
 
     def take_over(self, min_idle_s: float, count: int = MAX_TAKE_OVER) -> list[Entry]:
         """Entries whose holder gave no sign for min_idle_s; they are ours now.
@@ -158,21 +140,21 @@ def _unusable(render_id: str, attempt: str, state: str) -> str | None:
 
 
 class Stream(Reader):
-    """One stream; name is a stage ("decode") or a full key."""
+    """One stage's stream; name is a stage ("decode") or a full key."""
 
     def __init__(self, client: redis.Redis, name: str, group: str, consumer: str) -> None:
-        super().__init__(client, [keys.stream(name)], [0], group, consumer)
+        super().__init__(client, [keys.stream(name)], group, consumer)
+        self._pull = client.register_script(scripts.PULL)
 
+    def pull(self, count: int) -> list[Entry]:
+        """Up to count new entries, oldest first, without waiting.
 
-class Lanes(Reader):
-    """All lanes of some buckets; a higher priority goes first, inside one the oldest."""
-
-    def __init__(
-        self,
-        client: redis.Redis,
-        buckets: Sequence[str | Bucket],
-        consumer: str,
-        priorities: Sequence[str] = (STANDARD,),
-    ) -> None:
-        ranked = [(rank, lane_name(name, bucket)) for rank, name in enumerate(priorities) for bucket in buckets]
-        super().__init__(client, [lane for _, lane in ranked], [rank for rank, _ in ranked], FINAL_GROUP, consumer)
+        Entries that cannot be read, and those whose render is gone or over, are acknowledged and left out.
+        """
+        entries: list[Entry] = []
+        while len(entries) < count:
+            found = self._pull(keys=self._streams, args=[self._group, self._consumer, count - len(entries)])
+            if not found:
+                break
+            entries += self._usable(found)
+        return entries

@@ -19,7 +19,10 @@ from core.render import State
 log = logging.getLogger(__name__)
 RAW = ("id", "owner", "bucket")
 MERGED = ("timings_ms", "handoff")
-PLAIN = ("n", "preview_id", "attempt", "created_s", "step", "steps", "predicted_s", "images", "error", "deadline_s")
+PLAIN = (
+    "n", "preview_id", "attempt", "created_s", "step", "steps", "predicted_s", "predicted_gpu_s", "rows", "work_s",
+    "images", "error", "deadline_s",
+)  # fmt: skip
 CHANGEABLE = frozenset(
     {"step", "steps", "predicted_s", "timings_ms", "batch_sizes", "handoff", "images", "error", "deadline_s", "bucket"}
 )
@@ -27,7 +30,11 @@ CHANGEABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All that is known of one render. Units: created_s is the wall clock (time.time); deadline_s is relative to it."""
+    """All that is known of one render.
+
+    rows: network rows of one of its steps. work_s: what its steps take of the device, as its owner's share counts it.
+    Units: created_s is the shared wall clock; deadline_s is relative to it.
+    """
 
     id: str
     owner: str
@@ -47,6 +54,13 @@ class Record:
     images: list[dict[str, Any]] = field(default_factory=list)
     error: dict[str, Any] | None = None
     deadline_s: float | None = None
+    predicted_gpu_s: float = 0.0
+    rows: int = 1
+    work_s: float = 0.0
+
+    @property
+    def due_s(self) -> float | None:
+        return None if self.deadline_s is None else self.created_s + self.deadline_s
 
 
 def encode(record: Record) -> list[str]:
@@ -96,7 +110,7 @@ def _build(hashed: Mapping[str, str]) -> Record:
         name, dot, entry = key.partition(".")
         if dot and name in merged:
             merged[name][entry] = json.loads(text)
-    plain: dict[str, Any] = {name: json.loads(hashed[name]) for name in PLAIN}
+    plain: dict[str, Any] = {name: json.loads(hashed[name]) for name in PLAIN if name in hashed}
     return Record(
         state=State(hashed["state"]),
         recipe=Recipe.from_json(hashed["recipe"]),

@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import redis
@@ -73,9 +73,25 @@ class Registry:
         return roles
 
 
-def ready_of(worker: Mapping[str, Any]) -> list[str]:
-    """Roles that a worker said it is ready for."""
+class WorkerCount:
+    """How many workers are ready for a role, looked up at most once in refresh_s; safe for threads."""
+
+    def __init__(self, registry: Registry, role: str, refresh_s: float = 2.0) -> None:
+        self._registry = registry
+        self._role = role
+        self._refresh_s = refresh_s
+        self._known = (-refresh_s, 0)  # when it was looked up, and how many there were
+
+    def __call__(self) -> int:
+        now_s = time.monotonic()
+        if now_s - self._known[0] > self._refresh_s:
+            ready = [worker for worker in self._registry.workers() if self._role in ready_of(worker)]
+            self._known = (now_s, len(ready))
+        return self._known[1]
+
+
+def ready_of(worker: Mapping[str, Any]) -> Collection[str]:
     ready = worker.get("ready")
     if isinstance(ready, list):
         return ready
-    return list(worker.get("roles", ())) if ready else []
+    return worker.get("roles", ()) if ready else ()

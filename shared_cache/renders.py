@@ -36,6 +36,7 @@ class Renders:
         self._cancel = client.register_script(scripts.CANCEL)
         self._repair = client.register_script(scripts.REPAIR)
         self._hand_over = client.register_script(scripts.HAND_OVER)
+        self._repaired = 0
 
     def create(self, record: Record, lane: str, idempotency: tuple[str, str] | None = None) -> Record:
         """Writes record, owner's index, queue, lane entry and event at once; idempotency is (key, hash of the body).
@@ -46,7 +47,8 @@ class Renders:
         key, body_hash = idempotency or ("", "")
         idem = keys.idempotency(record.owner, key) if key else ""
         head = [record.id, record.owner, repr(record.created_s), keys.stream(lane), FINAL_GROUP, idem, body_hash]
-        outcome, flat = self._create(args=[*head, IDEMPOTENCY_TTL_S, *encode(record)])
+        place = [repr(record.work_s), "" if record.due_s is None else repr(record.due_s)]
+        outcome, flat = self._create(args=[*head, IDEMPOTENCY_TTL_S, *place, *encode(record)])
         if outcome == b"conflict":
             raise Conflict(KEY_REUSED, field="Idempotency-Key")
         return decode(flat) or record
@@ -117,15 +119,22 @@ class Renders:
         head = (entry.render_id, attempt, state.value, keys.stream(next_stage), next_stage, keys.latents(payload_key))
         return bool(self._hand_over(args=(*head, payload, PAYLOAD_TTL_S, *encode_changes(fields or {}))))
 
-    def repair(self) -> list[str]:
-        """Gives every render that has not ended an entry again where it was lost; returns those ids.
+    def repair(self, limit: int = 500) -> list[str]:
+        """Gives renders that have not ended what they lost: an entry, a place in the queue; returns those ids.
 
-        Cheap enough for every half minute; any process may call it.
+        Looks at the next limit of them, so that a call stays cheap; any process may call it every few seconds.
         """
-        mended = [render_id.decode() for render_id in self._repair()]
+        looked_at, found = self._repair(args=[self._repaired, limit])
+        self._repaired = 0 if looked_at < limit else self._repaired + limit
+        mended = [render_id.decode() for render_id in found]
         if mended:
-            log.warning("renders without an entry were queued again: %s", ", ".join(mended))
+            log.warning("renders that had lost their entry were queued again: %s", ", ".join(mended))
         return mended
+
+    def overdue(self, now_s: float, limit: int = 100) -> list[Record]:
+        """Renders whose deadline has passed and that have not ended."""
+        ids = cast(list[bytes], self._client.zrangebyscore(keys.DUE, "-inf", now_s, start=0, num=limit))
+        return [record for record in self._records([name.decode() for name in ids]) if record is not None]
 
     def find(self, owner: str, idempotency: tuple[str, str]) -> Record | None:
         """The render that the owner made with this (key, hash of the body) before.

@@ -58,12 +58,19 @@ local function enter_stream(key, stream, group, id, attempt)
   redis.call('LTRIM', 'fl:wake:' .. group, 0, 7)
 end
 
--- What follows every change of state: the queue's index, the end's tidying, the event.
+-- In a stream that was deleted and begun again, another's entry may have the same name.
+local function is_entry_of(entry, id)
+  return entry[2][1] == 'id' and entry[2][2] == id
+end
+
+-- What follows every change of state: the indexes, the end's tidying, the event.
 local function settle(id, state)
   local key = 'fl:render:' .. id
   if state ~= 'queued' then redis.call('ZREM', 'fl:queue', id) end
+  redis.call(state == 'running' and 'SADD' or 'SREM', 'fl:running', id)
   if TERMINAL[state] then
     redis.call('ZREM', 'fl:open', id)
+    redis.call('ZREM', 'fl:due', id)
     leave_stream(key)
     forget_glimpse(id)
     redis.call('DEL', 'fl:latents:' .. id)
@@ -88,8 +95,21 @@ end
 CREATE = (
     RENDER_PRELUDE
     + """
--- ARGV: id, owner, created_s, lane, group, idempotency key or '', body hash, its ttl, then the record's fields
-local id, owner, created_s, lane, group, idem, hash, idem_s = unpack(ARGV, 1, 8)
+-- ARGV: id, owner, created_s, lane, group, idempotency key or '', body hash, its ttl, work_s, due_s or '', then the
+-- record's fields
+local id, owner, created_s, lane, group, idem, hash, idem_s, work_s, due_s = unpack(ARGV, 1, 10)
+
+-- Start-time fair queueing (Goyal, Vin and Cheng 1996): an owner's next render is due when its earlier ones have had
+-- their share, so owners take turns by the work they ask for, and who comes to a busy queue is not behind all of it.
+local function fair_place()
+  local now = tonumber(redis.call('GET', 'fl:vtime') or '0') + 1e-6
+  redis.call('SET', 'fl:vtime', string.format('%.6f', now))
+  local mine = 'fl:turn:' .. owner
+  local place = math.max(now, tonumber(redis.call('GET', mine) or '0'))
+  redis.call('SET', mine, string.format('%.6f', place + tonumber(work_s)), 'EX', 3600)
+  return string.format('%.6f', place)
+end
+
 local key = 'fl:render:' .. id
 if idem ~= '' then
   local known = redis.call('HMGET', idem, 'id', 'hash')
@@ -101,7 +121,7 @@ end
 if redis.call('EXISTS', key) == 1 then  -- the same call again, after its answer was lost
   return {'known', redis.call('HGETALL', key)}
 end
-redis.call('HSET', key, rest(9))
+redis.call('HSET', key, rest(11))
 redis.call('ZADD', 'fl:renders:' .. owner, created_s, id)
 if idem ~= '' then
   redis.call('HSET', idem, 'id', id, 'hash', hash)
@@ -109,8 +129,9 @@ if idem ~= '' then
 end
 local state = redis.call('HGET', key, 'state')
 if not TERMINAL[state] then
-  redis.call('ZADD', 'fl:queue', created_s, id)
+  redis.call('ZADD', 'fl:queue', fair_place(), id)
   redis.call('ZADD', 'fl:open', created_s, id)
+  if due_s ~= '' then redis.call('ZADD', 'fl:due', due_s, id) end
   enter_stream(key, lane, group, id, 0)
 end
 settle(id, state)
@@ -186,8 +207,11 @@ CANCEL = (
 -- ARGV: id
 local id = ARGV[1]
 local key = 'fl:render:' .. id
-local state = redis.call('HGET', key, 'state')
-if state and not TERMINAL[state] then
+local at = redis.call('HMGET', key, 'state', 'owner', 'work_s')
+if at[1] and not TERMINAL[at[1]] then
+  if at[1] == 'queued' and redis.call('EXISTS', 'fl:turn:' .. at[2]) == 1 then  -- its owner gets the share back
+    redis.call('INCRBYFLOAT', 'fl:turn:' .. at[2], -tonumber(at[3] or '0'))
+  end
   redis.call('HSET', key, 'state', 'cancelled')
   settle(id, 'cancelled')
 end
@@ -216,62 +240,58 @@ return 1
 REPAIR = (
     RENDER_PRELUDE
     + """
--- Every render that has not ended has an entry; whoever lost it (a deleted stream, a stray ack) gets a new one.
-local mended = {}
-for _, id in ipairs(redis.call('ZRANGE', 'fl:open', 0, -1)) do
+-- ARGV: how many to pass over, how many to look at.
+-- Every render that has not ended has an entry, and waits or is held; whoever lost that (a deleted stream or group, a
+-- stray ack) gets it back.
+local function held(at)
+  local found = redis.pcall('XPENDING', at[1], at[2], at[3], at[3], 1)
+  return not found.err and #found > 0
+end
+
+local mended, from = {}, tonumber(ARGV[1])
+local ids = redis.call('ZRANGE', 'fl:open', from, from + tonumber(ARGV[2]) - 1)
+for _, id in ipairs(ids) do
   local key = 'fl:render:' .. id
   local at = redis.call('HMGET', key, 'stream', 'group', 'entry', 'attempt')
   if not at[1] then
     redis.call('ZREM', 'fl:open', id)
     redis.call('ZREM', 'fl:queue', id)
-  elseif #redis.call('XRANGE', at[1], at[3], at[3]) == 0 then
-    enter_stream(key, at[1], at[2], id, at[4])
-    mended[#mended + 1] = id
+    redis.call('ZREM', 'fl:due', id)
+    redis.call('SREM', 'fl:running', id)
+  else
+    local found = redis.call('XRANGE', at[1], at[3], at[3])
+    local lost = #found == 0 or not is_entry_of(found[1], id)
+    if lost then enter_stream(key, at[1], at[2], id, at[4]) end
+    local waits = at[2] ~= 'final' or redis.call('ZSCORE', 'fl:queue', id)
+    if not waits and (lost or not held(at)) then
+      redis.call('ZADD', 'fl:queue', 0, id)
+      lost = true
+    end
+    if lost then mended[#mended + 1] = id end
   end
 end
-return mended
+return {#ids, mended}
 """
 )
 
 PULL = """
--- KEYS: streams. ARGV: group, consumer, count, then each stream's priority (0 goes first).
--- Looks at the heads of all streams, then reads only as many as wanted: what is read is ours alone.
-local group, consumer, want = ARGV[1], ARGV[2], tonumber(ARGV[3])
-
-local function delivered(stream)  -- the last id given out; a lost group starts again from 0
-  for _, info in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-    local at = {}
-    for i = 1, #info, 2 do at[info[i]] = info[i + 1] end
-    if at['name'] == group then return at['last-delivered-id'] end
-  end
-  redis.call('XGROUP', 'CREATE', stream, group, '0')
-  return '0-0'
+-- KEYS: stream. ARGV: group, consumer, count. A lost group starts again from 0.
+local function read()
+  return redis.pcall('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', ARGV[3], 'STREAMS', KEYS[1], '>')
 end
 
-local waiting = {}
-for index, stream in ipairs(KEYS) do
-  if redis.call('EXISTS', stream) == 1 then
-    for _, entry in ipairs(redis.call('XRANGE', stream, '(' .. delivered(stream), '+', 'COUNT', want)) do
-      local ms, seq = string.match(entry[1], '(%d+)-(%d+)')
-      waiting[#waiting + 1] = {tonumber(ARGV[3 + index]), tonumber(ms), tonumber(seq), index}
-    end
-  end
+local reply = read()
+if reply and reply.err then
+  if redis.call('EXISTS', KEYS[1]) == 0 then return {} end
+  redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0')
+  reply = read()
 end
-table.sort(waiting, function(a, b)
-  for i = 1, 4 do if a[i] ~= b[i] then return a[i] < b[i] end end
-  return false
-end)
-local got, order = {}, {}
-for i = 1, math.min(want, #waiting) do
-  local stream = KEYS[waiting[i][4]]
-  local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', stream, '>')
-  local entry = reply and reply[1][2][1]
-  if entry then
-    local fields = {}
-    for f = 1, #entry[2], 2 do fields[entry[2][f]] = entry[2][f + 1] end
-    local state = redis.call('HGET', 'fl:render:' .. (fields['id'] or ''), 'state')
-    got[#got + 1] = {stream, entry[1], fields['id'] or '', fields['attempt'] or '', state or ''}
-  end
+local got = {}
+for _, entry in ipairs(reply and reply[1][2] or {}) do
+  local fields = {}
+  for f = 1, #entry[2], 2 do fields[entry[2][f]] = entry[2][f + 1] end
+  local state = redis.call('HGET', 'fl:render:' .. (fields['id'] or ''), 'state')
+  got[#got + 1] = {KEYS[1], entry[1], fields['id'] or '', fields['attempt'] or '', state or ''}
 end
 return got
 """
@@ -300,12 +320,23 @@ return got
 
 HEARTBEAT = """
 -- KEYS: each entry's stream. ARGV: group, consumer, then each entry's id. Returns the positions of lost entries.
--- Only what is still ours is renewed: a late twin must not take an entry back.
+-- Only what is still ours is renewed: a late twin must not take an entry back. What nobody holds, since the group was
+-- deleted, is ours again.
+local function hold(stream, id)
+  local held = redis.pcall('XPENDING', stream, ARGV[1], id, id, 1)
+  if held.err and redis.call('EXISTS', stream) == 1 then
+    redis.call('XGROUP', 'CREATE', stream, ARGV[1], '0')
+    held = {}
+  end
+  if held.err then return false end
+  if #held > 0 then return held[1][2] == ARGV[2] end
+  return #redis.call('XCLAIM', stream, ARGV[1], ARGV[2], 0, id, 'FORCE', 'JUSTID') > 0
+end
+
 local lost = {}
 for index, stream in ipairs(KEYS) do
   local id = ARGV[2 + index]
-  local held = redis.pcall('XPENDING', stream, ARGV[1], id, id, 1, ARGV[2])
-  if held.err or #held == 0 then
+  if not hold(stream, id) then
     lost[#lost + 1] = index
   else
     redis.call('XCLAIM', stream, ARGV[1], ARGV[2], 0, id, 'JUSTID')

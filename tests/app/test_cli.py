@@ -60,13 +60,13 @@ def firstlight(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env={**clean, **env}, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("verb", ["", "serve", "worker", "preview", "render", "styles", "models"])
+@pytest.mark.parametrize("verb", ["", "serve", "worker", "preview", "render", "styles", "models", "bench"])
 def test_help_reads_without_markup_or_missing_words(verb: str) -> None:
     told = run(app, [*filter(None, [verb]), "--help"])
     assert told.exit_code == 0
     assert "--exit-with-parent" not in told.output
     if not verb:
-        for word in ("serve", "worker", "preview", "render", "styles", "models"):
+        for word in ("serve", "worker", "preview", "render", "styles", "models", "bench"):
             assert word in told.output
 
 

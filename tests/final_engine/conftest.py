@@ -11,11 +11,15 @@ import pytest
 import redis
 
 from benchmarks.bundle import Parts
+from core.clock import SteadyClock
+from core.cost import CostTable, Part
 from core.metrics import Metrics
 from core.recipe import Handoff
 from core.render import TERMINAL, State
-from final_engine.admission import Admission, RenderWish
+from core.scheduler import BatchingMode
+from final_engine.admission import Admission
 from final_engine.decode_stage import DecodeWork
+from final_engine.door import RenderWish
 from final_engine.engine import FinalEngine
 from final_engine.finish_stage import FinishWork
 from final_engine.glimpse import Glimpses
@@ -23,16 +27,18 @@ from final_engine.stage import Stage
 from sampling.encode_stage import EncodeStage
 from sampling.picture import to_jpeg
 from sampling.safety import ImageClassifier
-from shared_cache.costs import Costs
+from shared_cache.costs import Costs, LiveCosts
 from shared_cache.events import Events
-from shared_cache.lanes import Lanes, Signal, Stream
+from shared_cache.lanes import Signal, Stream
 from shared_cache.latents import Latents, pack
 from shared_cache.objects import DiskObjects
 from shared_cache.previews import Previews, StoredPreview, kept_previews
+from shared_cache.queue import Backlog, Lanes
 from shared_cache.renders import Record, Renders
 from tests.makers import a_final_recipe, a_preview_recipe
 
 LEASE_S = 0.4
+FAST = CostTable({Part.STEP: {"128x128": {1: 0.030, 2: 0.032, 8: 0.044}}})  # rows that cost little more: batches form
 
 
 class FinalPath:
@@ -42,32 +48,41 @@ class FinalPath:
         self.client, self.parts, self.profile = client, parts, parts.model.profile
         self.renders, self.previews, self.events = Renders(client), Previews(client), Events(client)
         self.objects = DiskObjects(folder, b"secret" * 8, None)
-        self.latents, self.metrics = Latents(client), Metrics()
-        self.loop = parts.final
+        self.latents = Latents(client)
+        self.costs, self.clock = Costs(client, "0"), SteadyClock()
+        self.loop, self.metrics = parts.final, Metrics()
         self.glimpses = Glimpses(decoder=parts.decoder, classifier=classifier, events=self.events)
         self.encode = EncodeStage(parts.encoder, Signal(client, "final").notify)
         self.admission = self.admit_with(capacity=64)
         self.engine = FinalEngine(
             loop=self.loop,
             encode=self.encode,
-            lanes=Lanes(client, [str(bucket) for bucket in self.profile.buckets], consumer),
+            lanes=self.lanes_of(consumer),
             renders=self.renders,
             kept=kept_previews(client),
-            costs=Costs(client, "0"),
+            costs=LiveCosts(self.costs, "test/final", FAST),
+            batching=BatchingMode.STEP,
+            workers=lambda: 1,
             glimpses=self.glimpses,
+            metrics=self.metrics,
             latent_scale=parts.model.vae_scale,
             max_rows=8,
             lease_s=LEASE_S,
             max_attempts=3,
+            clock=self.clock,
         )
-        decode = DecodeWork(decoder=parts.decoder, renders=self.renders, latents=self.latents)
+        decode = DecodeWork(
+            decoder=parts.decoder, renders=self.renders, latents=self.latents, costs=self._live_costs("decode")
+        )
         finish = FinishWork(
             classifier=classifier,
             renders=self.renders,
             latents=self.latents,
             kept=kept_previews(client),
             objects=self.objects,
+            costs=self._live_costs("finish"),
             metrics=self.metrics,
+            clock=self.clock,
         )
         self.stages = [
             Stage(
@@ -89,13 +104,22 @@ class FinalPath:
             "renders": self.renders,
             "previews": self.previews,
             "kept": kept_previews(self.client),
-            "costs": Costs(self.client, "0"),
+            "costs": self.costs,
+            "backlog": Backlog(self.client),
+            "workers": lambda: 1,
+            "clock": self.clock,
             "profile": self.profile,
             "style_ids": {"ink", "noto"},
             "capacity": 64,
             "max_rows": 8,
         }
         return Admission(**{**fields, **changes})
+
+    def lanes_of(self, consumer: str) -> Lanes:
+        return Lanes(self.client, [str(bucket) for bucket in self.profile.buckets], consumer)
+
+    def _live_costs(self, role: str) -> LiveCosts:
+        return LiveCosts(self.costs, f"test/{role}", CostTable())
 
     def start(self) -> FinalPath:
         for part in (self.glimpses, *self.stages):

@@ -1,15 +1,27 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from core.cost import CostTable
+from core.cost import ANY, CostTable, Part
 from core.errors import BlockedPrompt, Conflict, InvalidInput, Overloaded
+from core.profile import Bucket
 from core.recipe import Handoff
 from core.render import State
-from final_engine.admission import RenderWish
-from shared_cache.costs import Costs
+from final_engine.door import RenderWish
 from tests.final_engine.conftest import FinalPath
 from tests.makers import a_final_recipe
+
+COSTS = CostTable(
+    {
+        Part.ENCODE: {ANY: {1: 0.01}},
+        Part.STEP: {"128x128": {2: 0.1}},
+        Part.DECODE: {ANY: {1: 0.05}},
+        Part.SAFETY: {ANY: {1: 0.05}},
+        Part.PUBLISH: {ANY: {1: 0.05}},
+    }
+)
 
 
 def test_submit_queues_with_position_and_prediction(path: FinalPath) -> None:
@@ -19,7 +31,7 @@ def test_submit_queues_with_position_and_prediction(path: FinalPath) -> None:
 
 
 def test_submit_refuses_what_cannot_meet_its_deadline_and_says_what_would_fit(path: FinalPath) -> None:
-    Costs(path.client, "0").save(CostTable(0.01, 0.05, 0.1, {"128x128": {2: 0.1}}))
+    path.costs.save("here", COSTS)
     with pytest.raises(Overloaded) as caught:
         path.admission.submit("ann", RenderWish(a_final_recipe(steps=50), deadline_s=2.0))
     assert caught.value.fits == {"steps": 18} and caught.value.predicted_s > 5
@@ -65,3 +77,47 @@ def test_blocked_prompt_writes_nothing(path: FinalPath) -> None:
     with pytest.raises(BlockedPrompt):
         path.submit(prompt="a nude")
     assert path.client.keys("fl:render*") == []
+
+
+def test_smaller_size_is_offered_before_fewer_steps(path: FinalPath) -> None:
+    small = replace(path.profile, buckets=(Bucket(128, 128), Bucket(96, 96)))
+    path.costs.save("here", replace_steps({"128x128": {2: 0.1}, "96x96": {2: 0.03}}))
+    with pytest.raises(Overloaded) as caught:
+        path.admit_with(profile=small).submit("ann", RenderWish(a_final_recipe(steps=50), deadline_s=2.5))
+    assert caught.value.fits == {"width": 96, "height": 96}
+    assert "width 96, height 96" in caught.value.message
+
+
+def test_nothing_is_offered_where_nothing_fits(path: FinalPath) -> None:
+    path.costs.save("here", COSTS)
+    with pytest.raises(Overloaded) as caught:
+        path.admission.submit("ann", RenderWish(a_final_recipe(), deadline_s=0.01))
+    assert caught.value.fits is None and "fit" not in caught.value.message
+
+
+def test_prediction_shares_the_work_among_the_workers(path: FinalPath) -> None:
+    path.costs.save("here", COSTS)
+    for _ in range(4):
+        path.submit()
+    one, four = (path.admit_with(workers=lambda n=n: n).submit("bob", RenderWish(a_final_recipe())) for n in (1, 4))
+    assert four.predicted_s < one.predicted_s
+    assert four.predicted_gpu_s == one.predicted_gpu_s == pytest.approx(COSTS.request_s("128x128", 6, 2))
+
+
+def test_prediction_stretches_with_what_else_the_device_does(path: FinalPath) -> None:
+    path.costs.save("here", COSTS)
+    alone = path.submit(owner="ann")
+    path.renders.cancel(alone.id)
+    path.costs.save("here", replace(COSTS, stretch=3.0))
+    shared = path.submit(owner="bob")
+    assert shared.predicted_s - alone.predicted_s == pytest.approx(2 * 6 * 0.1)
+
+
+def test_newcomer_is_promised_its_turn_not_the_end_of_the_queue(path: FinalPath) -> None:
+    path.costs.save("here", COSTS)
+    waits_s = [path.submit(owner="ann").predicted_s for _ in range(6)]
+    assert path.submit(owner="bob").predicted_s < waits_s[3]
+
+
+def replace_steps(steps: dict[str, dict[int, float]]) -> CostTable:
+    return CostTable({**COSTS.seconds, Part.STEP: steps})

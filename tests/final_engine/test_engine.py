@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from PIL import Image
 from benchmarks.bundle import Parts
 from core.recipe import Handoff, StyleUse
 from core.render import State
+from final_engine.door import RenderWish
 from sampling.safety import ImageClassifier
-from shared_cache.lanes import Lanes
 from tests.final_engine.conftest import LEASE_S, FinalPath, following
+from tests.makers import a_final_recipe
 
 
 def picture_of(path: FinalPath, record_images: list[dict[str, object]], index: int = 0) -> Image.Image:
@@ -133,8 +135,7 @@ def test_not_finite_latents_fail_the_render_never_a_black_picture(path: FinalPat
 
 def test_a_dead_workers_render_is_taken_over(path: FinalPath) -> None:
     record = path.submit()
-    dead = Lanes(path.client, [str(b) for b in path.profile.buckets], "dead")
-    (entry,) = dead.pull(1)
+    (entry,) = path.lanes_of("dead").take([record.id])
     path.renders.claim(entry.render_id, 3)
     time.sleep(LEASE_S)
     (record,) = path.ended(record)
@@ -144,12 +145,42 @@ def test_a_dead_workers_render_is_taken_over(path: FinalPath) -> None:
 def test_a_render_that_kills_workers_fails_after_its_attempts(path: FinalPath) -> None:
     record = path.submit()
     for n in range(3):
-        lanes = Lanes(path.client, [str(b) for b in path.profile.buckets], f"dead{n}")
-        entries = lanes.pull(1) or lanes.take_over(0)
+        lanes = path.lanes_of(f"dead{n}")
+        entries = lanes.take([record.id]) or lanes.take_over(0)
         path.renders.claim(entries[0].render_id, 3)
     time.sleep(LEASE_S)
     (record,) = path.ended(record)
     assert record.state is State.FAILED and record.error is not None and record.error["code"] == "attempts"
+
+
+def test_doomed_while_queued_is_rejected_with_its_reason_and_never_stepped(path: FinalPath) -> None:
+    record = path.admission.submit("ann", RenderWish(a_final_recipe(), deadline_s=60.0))
+    path.client.hset(f"fl:render:{record.id}", "deadline_s", "0.01")
+    path.engine.tick()
+    found = path.look(record)
+    assert (found.state, found.step) == (State.REJECTED, 0)
+    assert found.error is not None and found.error["code"] == "deadline"
+    assert path.client.zcard("fl:queue") == path.client.zcard("fl:due") == 0
+
+
+def test_doomed_while_running_stops_within_one_step(path: FinalPath) -> None:
+    record = path.admission.submit("ann", RenderWish(a_final_recipe(steps=50), deadline_s=600.0))
+    path.tick_until(lambda: path.look(record).step >= 2)
+    (job,) = path.engine._jobs.values()
+    job.record = replace(job.record, deadline_s=0.1)
+    step = path.look(record).step
+    path.engine.tick()
+    assert path.loop.rows == [] and path.look(record).state is State.REJECTED
+    assert path.look(record).step == step
+
+
+def test_record_holds_what_was_predicted_and_what_it_took(path: FinalPath) -> None:
+    (record,) = path.ended(path.submit(steps=8))
+    times = record.timings_ms
+    assert record.predicted_gpu_s > 0 and record.predicted_s >= record.predicted_gpu_s
+    parts = sum(times[name] for name in ("encode", "steps", "decode", "safety", "publish"))
+    assert times["gpu"] == pytest.approx(parts, abs=0.5)
+    assert times["steps"] <= times["denoise"]
 
 
 def test_glimpses_are_seen_on_the_way(path: FinalPath) -> None:

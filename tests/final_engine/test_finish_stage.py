@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import redis
@@ -10,7 +9,6 @@ import redis
 from benchmarks.bundle import Parts
 from core.render import State
 from sampling.safety import ImageClassifier
-from shared_cache.lanes import lane_name
 from tests.final_engine.conftest import FinalPath
 
 
@@ -29,9 +27,9 @@ def test_done_render_is_measured_whole(path: FinalPath) -> None:
 
 def test_steps_of_a_render_that_came_too_late_are_doomed(path: FinalPath) -> None:
     record = path.submit(n=2, steps=4)
-    path.renders.cancel(record.id)
-    late = replace(record, id="late", deadline_s=1e-6)
-    path.ended(path.renders.create(late, lane_name("standard", late.bucket)))
+    path.tick_until(lambda: path.look(record).step >= 1)
+    path.client.hset(f"fl:render:{record.id}", "deadline_s", "0.000001")  # what its worker does not know of
+    path.ended(record)
     for part in path.stages:
         part.close()
     assert path.measured("doomed_steps_total") == 8

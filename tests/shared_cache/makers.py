@@ -12,7 +12,8 @@ import redis
 from core.recipe import Recipe, Sampler, StyleUse
 from core.render import TERMINAL, State
 from core.wire import PreviewRequest
-from shared_cache.lanes import Entry, Lanes, lane_name
+from shared_cache.lanes import Entry, lane_name
+from shared_cache.queue import Lanes
 from shared_cache.renders import Record, Renders
 
 BUCKET = "96x96"
@@ -44,11 +45,16 @@ def lanes(client: redis.Redis, consumer: str = "worker-1") -> Lanes:
     return Lanes(client, [BUCKET, "128x96"], consumer)
 
 
-def running(client: redis.Redis, render_id: str = "r1") -> tuple[Entry, Record]:
-    """A render that a worker has pulled and claimed."""
+def take(mine: Lanes, count: int) -> list[Entry]:
+    """The next of the queue, as a worker takes them."""
+    return mine.take([found.task.id for found in mine.peek(count)])
+
+
+def running(client: redis.Redis, render_id: str = "r1", **changes: Any) -> tuple[Entry, Record]:
+    """A render that a worker has taken and claimed."""
     renders = Renders(client)
-    renders.create(a_record(render_id), LANE)
-    (entry,) = lanes(client).pull(1)
+    renders.create(a_record(render_id, **changes), LANE)
+    (entry,) = lanes(client).take([render_id])
     record = renders.claim(render_id, 3)
     assert record is not None
     return entry, record

@@ -20,7 +20,7 @@ from core.render import State
 from shared_cache.connect import connect
 from shared_cache.embedded import EmbeddedRedis, find_server
 from shared_cache.renders import Renders
-from tests.shared_cache.makers import LANE, a_record, lanes
+from tests.shared_cache.makers import LANE, a_record, lanes, take
 
 Launch = Callable[[Path], EmbeddedRedis]
 
@@ -85,13 +85,13 @@ def test_records_survive_when_the_server_is_killed(tmp_path: Path, launch: Launc
     renders, lane = Renders(client), lanes(client)
     for number in range(3):
         renders.create(a_record(f"r{number}", created_s=float(number)), LANE)
-    lane.pull(1)
+    take(lane, 1)
     assert renders.claim("r0", 3) is not None
     killed(server)
     server.start()  # the same clients find it again, scripts and all
     assert [renders.position(f"r{n}") for n in range(3)] == [None, 0, 1]
     assert renders.finish("r0", 1, State.DONE)
-    assert [entry.render_id for entry in lane.pull(5)] == ["r1", "r2"]
+    assert [entry.render_id for entry in take(lane, 5)] == ["r1", "r2"]
 
 
 def test_client_waits_through_a_restart_when_the_server_is_killed(tmp_path: Path, launch: Launch) -> None:

@@ -14,7 +14,7 @@ from shared_cache.events import Events
 from shared_cache.lanes import Stream
 from shared_cache.latents import Latents
 from shared_cache.renders import Renders
-from tests.shared_cache.makers import LANE, a_record, ends, lanes, running
+from tests.shared_cache.makers import LANE, a_record, ends, lanes, running, take
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_claim_fails_the_render_with_its_last_error_when_the_attempts_are_used_u
 
 def test_worker_that_dies_every_time_ends_the_render_at_the_cap(client: redis.Redis, renders: Renders) -> None:
     renders.create(a_record(), LANE)
-    lanes(client, "w0").pull(1)
+    take(lanes(client, "w0"), 1)
     claims = 0
     for number in range(1, 9):
         if renders.claim("r1", 3) is None:
@@ -103,7 +103,7 @@ def test_cancelled_render_is_never_pulled(client: redis.Redis, renders: Renders)
     renders.create(a_record("r1"), LANE)
     renders.create(a_record("r2"), LANE)
     renders.cancel("r1")
-    assert [entry.render_id for entry in lanes(client).pull(9)] == ["r2"]
+    assert [entry.render_id for entry in take(lanes(client), 9)] == ["r2"]
 
 
 def test_hand_over_moves_state_payload_and_entry_together(client: redis.Redis, renders: Renders) -> None:
@@ -157,7 +157,7 @@ def test_finish_takes_the_entry_away_and_tidies(client: redis.Redis, renders: Re
 @pytest.mark.parametrize("loss", ["stream", "ack"])
 def test_repair_gives_a_lost_entry_back(client: redis.Redis, renders: Renders, loss: str) -> None:
     renders.create(a_record("r1"), LANE)
-    entry, record = running(client, "r2") if loss == "stream" else (lanes(client).pull(1)[0], None)
+    entry, record = running(client, "r2") if loss == "stream" else (take(lanes(client), 1)[0], None)
     assert renders.repair() == []
     if loss == "stream":
         client.delete(LANE)
@@ -165,7 +165,7 @@ def test_repair_gives_a_lost_entry_back(client: redis.Redis, renders: Renders, l
         lanes(client).ack(entry)
     mended = renders.repair()
     assert mended == (["r1", "r2"] if record else ["r1"])
-    assert [found.render_id for found in lanes(client).pull(9)] == mended
+    assert sorted(found.render_id for found in take(lanes(client), 9)) == mended
     assert renders.repair() == []
 
 
@@ -182,7 +182,7 @@ def one_worker(client: redis.Redis, name: str, seed: int, over: threading.Event)
     """A worker that may stall, vanish, fail or finish at any point."""
     chance, renders, mine = random.Random(seed), Renders(client), lanes(client, name)
     while not over.is_set():
-        for entry in mine.pull(2) + mine.take_over(0.005):
+        for entry in take(mine, 2) + mine.take_over(0.005):
             record = renders.claim(entry.render_id, 4)
             if record is None or chance.random() < 0.3:
                 continue

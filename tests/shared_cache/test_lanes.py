@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from core.render import State
-from shared_cache.lanes import Entry, Lanes, Signal, Stream, lane_name
+from shared_cache.lanes import Entry, Signal, Stream, lane_name
 from shared_cache.renders import Renders
-from tests.shared_cache.makers import BUCKET, LANE, a_record, lanes
+from tests.shared_cache.makers import LANE, a_record, lanes, take
 
 
 @pytest.fixture
@@ -24,26 +24,19 @@ def ids(entries: Sequence[Entry]) -> list[str]:
     return [entry.render_id for entry in entries]
 
 
-def test_pull_gives_the_oldest_of_all_lanes_first(client: redis.Redis, renders: Renders) -> None:
+def test_take_gives_the_oldest_of_all_lanes_first(client: redis.Redis, renders: Renders) -> None:
     for number in range(6):
         lane = LANE if number % 2 else lane_name("standard", "128x96")
         renders.create(a_record(f"r{number}"), lane)
         time.sleep(0.002)  # entries of one millisecond have no order across lanes
     both = lanes(client)
-    assert ids(both.pull(3)) == ["r0", "r1", "r2"]
-    assert ids(both.pull(2)) == ["r3", "r4"]
-    assert ids(lanes(client, "worker-2").pull(9)) == ["r5"]
-    assert both.pull(9) == []
+    assert ids(take(both, 3)) == ["r0", "r1", "r2"]
+    assert ids(take(both, 2)) == ["r3", "r4"]
+    assert ids(take(lanes(client, "worker-2"), 9)) == ["r5"]
+    assert take(both, 9) == []
 
 
-def test_pull_takes_the_higher_priority_first(client: redis.Redis, renders: Renders) -> None:
-    renders.create(a_record("slow"), lane_name("batch", BUCKET))
-    renders.create(a_record("quick"), lane_name("standard", BUCKET))
-    both = Lanes(client, [BUCKET], "worker-1", ("standard", "batch"))
-    assert ids(both.pull(2)) == ["quick", "slow"]
-
-
-def test_pull_leaves_to_others_what_it_does_not_return(client: redis.Redis, renders: Renders) -> None:
+def test_each_entry_goes_to_one_of_several_that_take_at_once(client: redis.Redis, renders: Renders) -> None:
     for number in range(10):
         renders.create(a_record(f"r{number}"), LANE)
     got: list[str] = []
@@ -51,7 +44,7 @@ def test_pull_leaves_to_others_what_it_does_not_return(client: redis.Redis, rend
 
     def work(name: str) -> None:
         mine = lanes(client, name)
-        while entries := mine.pull(2):
+        while entries := take(mine, 2):
             with lock:
                 got.extend(ids(list(entries)))
 
@@ -69,7 +62,7 @@ def test_depth_counts_what_no_worker_has_yet(client: redis.Redis, renders: Rende
     for number in range(3):
         renders.create(a_record(f"r{number}"), LANE)
     assert mine.depth()[LANE] == 3
-    (entry,) = mine.pull(1)
+    (entry,) = take(mine, 1)
     assert mine.depth()[LANE] == 2
     mine.ack(entry)
     mine.ack(entry)
@@ -78,9 +71,9 @@ def test_depth_counts_what_no_worker_has_yet(client: redis.Redis, renders: Rende
 
 def test_entry_of_a_dead_worker_is_taken_over_when_its_lease_is_over(client: redis.Redis, renders: Renders) -> None:
     renders.create(a_record(), LANE)
-    (entry,) = lanes(client, "dead").pull(1)  # killed between pull and claim: nothing was noted anywhere
+    (entry,) = take(lanes(client, "dead"), 1)  # killed between take and claim
     other = lanes(client, "alive")
-    assert other.pull(1) == []
+    assert take(other, 1) == []
     assert other.take_over(60) == []
     time.sleep(0.06)
     assert other.take_over(0.05) == [entry]
@@ -91,7 +84,7 @@ def test_entry_of_a_dead_worker_is_taken_over_when_its_lease_is_over(client: red
 def test_heartbeat_keeps_an_entry_past_its_lease(client: redis.Redis, renders: Renders) -> None:
     renders.create(a_record(), LANE)
     mine, other = lanes(client, "mine"), lanes(client, "other")
-    entries = mine.pull(1)
+    entries = take(mine, 1)
     for _ in range(6):  # 0.3 s of work under a lease of 0.15 s
         time.sleep(0.05)
         assert mine.heartbeat(entries) == []
@@ -101,7 +94,7 @@ def test_heartbeat_keeps_an_entry_past_its_lease(client: redis.Redis, renders: R
 def test_heartbeat_tells_of_a_lost_entry_and_does_not_take_it_back(client: redis.Redis, renders: Renders) -> None:
     renders.create(a_record(), LANE)
     late, other = lanes(client, "late"), lanes(client, "other")
-    entries = late.pull(1)
+    entries = take(late, 1)
     assert other.take_over(0) == entries
     assert late.heartbeat(entries) == entries
     assert other.heartbeat(entries) == []
@@ -112,7 +105,7 @@ def test_heartbeat_tells_of_a_lost_entry_and_does_not_take_it_back(client: redis
 def test_take_over_claims_no_more_than_asked(client: redis.Redis, renders: Renders) -> None:
     for number in range(5):
         renders.create(a_record(f"r{number}"), LANE)
-    lanes(client, "dead").pull(5)
+    take(lanes(client, "dead"), 5)
     other = lanes(client, "other")
     assert ids(other.take_over(0, count=2)) == ["r0", "r1"]
     assert sorted(ids(lanes(client, "third").take_over(0))) == [f"r{n}" for n in range(5)]
@@ -121,19 +114,19 @@ def test_take_over_claims_no_more_than_asked(client: redis.Redis, renders: Rende
 def test_released_entry_is_taken_over_at_once(client: redis.Redis, renders: Renders) -> None:
     renders.create(a_record(), LANE)
     leaving, other = lanes(client, "leaving"), lanes(client, "other")
-    entries = leaving.pull(1)
+    entries = take(leaving, 1)
     leaving.release(entries)
     assert other.wait(1)
     assert other.take_over(60) == entries
 
 
 @pytest.mark.parametrize("loss", ["flushall", "delete", "group"])
-def test_pull_starts_again_from_the_first_entry_when_the_group_is_lost(
+def test_take_makes_the_group_again_when_it_is_lost(
     client: redis.Redis, renders: Renders, loss: str
 ) -> None:
     mine = lanes(client)
     renders.create(a_record("before"), LANE)
-    mine.pull(1)
+    take(mine, 1)
     if loss == "flushall":
         client.flushall()
     elif loss == "delete":
@@ -143,27 +136,41 @@ def test_pull_starts_again_from_the_first_entry_when_the_group_is_lost(
         client.xgroup_destroy(LANE, "final")
     assert mine.heartbeat(mine.take_over(0)) == []
     renders.create(a_record("after"), LANE)
-    assert ids(mine.pull(5)) == ["after"]
+    assert ids(take(mine, 5)) == ["after"]
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"nothing": "here"}, {"id": "r9"}, {"id": "r1", "attempt": "one"}, {"id": "gone", "attempt": "0"}, {"id": "\xff"}],
-)
-def test_poisoned_entry_is_dropped_and_the_lane_goes_on(
+POISON: list[dict[str, str]] = [
+    {"nothing": "here"}, {"id": "r9"}, {"id": "good", "attempt": "one"}, {"id": "gone", "attempt": "0"}, {"id": "\xff"}
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", POISON)
+def test_poisoned_entry_of_a_lane_is_dropped_and_the_lane_goes_on(
     client: redis.Redis, renders: Renders, fields: dict[str, str]
 ) -> None:
     client.xadd(LANE, fields)  # type: ignore[arg-type]
     renders.create(a_record("good"), LANE)
     mine = lanes(client)
-    assert ids(mine.pull(1)) == ["good"]
+    assert mine.tidy() == 1
+    assert ids(take(mine, 1)) == ["good"]
     assert client.xlen(LANE) == 1
     assert mine.take_over(0)[0].render_id == "good"
 
 
+@pytest.mark.parametrize("fields", POISON)
+def test_poisoned_entry_of_a_stage_is_dropped_and_the_stage_goes_on(
+    client: redis.Redis, renders: Renders, fields: dict[str, str]
+) -> None:
+    client.xadd("fl:stage:decode", fields)  # type: ignore[arg-type]
+    renders.create(a_record("good"), "decode")
+    stage = Stream(client, "decode", "decode", "d1")
+    assert ids(stage.pull(1)) == ["good"]
+    assert client.xlen("fl:stage:decode") == 1
+
+
 def test_poisoned_entry_is_dropped_when_its_holder_died(client: redis.Redis, renders: Renders) -> None:
     renders.create(a_record(), LANE)
-    lanes(client, "dead").pull(1)
+    take(lanes(client, "dead"), 1)
     client.delete("fl:render:r1")
     assert lanes(client).take_over(0) == []
     assert client.xlen(LANE) == 0
@@ -188,7 +195,7 @@ def test_wait_wakes_within_milliseconds_when_work_is_added(client: redis.Redis, 
         threading.Timer(0.02, add).start()
         assert mine.wait(5)
         latencies_ms.append((time.monotonic() - sent_s[0]) * 1000)
-        mine.pull(1)
+        take(mine, 1)
     assert min(latencies_ms) < 5
     assert mine.wait(0.05) is False
 

@@ -13,7 +13,7 @@ from core.render import TERMINAL, State
 from shared_cache import keys
 from shared_cache.events import Events
 from shared_cache.renders import Renders
-from tests.shared_cache.makers import LANE, a_recipe, a_record, ends, lanes, running
+from tests.shared_cache.makers import LANE, a_recipe, a_record, ends, lanes, running, take
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_create_returns_the_earlier_render_when_the_idempotency_key_is_used_agai
     assert renders.create(a_record("r2"), LANE, ("key", "hash")) == first
     assert renders.find("ann", ("key", "hash")) == first
     assert renders.get("r2") is None
-    assert len(lanes(client).pull(9)) == 1
+    assert len(take(lanes(client), 9)) == 1
     assert renders.create(a_record("r3", owner="bob"), LANE, ("key", "hash")).id == "r3"
 
 
@@ -82,7 +82,7 @@ def test_create_queues_once_when_thirty_two_send_the_same_key(client: redis.Redi
     for thread in threads:
         thread.join()
     assert len(made) == 32 and len(set(made)) == 1
-    assert len(lanes(client).pull(40)) == 1
+    assert len(take(lanes(client), 40)) == 1
 
 
 @pytest.mark.parametrize("key", ["", "a" * 10_000, "a b\r\n\0", "../x", "\ud800"])
@@ -95,13 +95,13 @@ def test_any_idempotency_key_works(renders: Renders, key: str) -> None:
 def test_create_again_with_the_same_id_changes_nothing(client: redis.Redis, renders: Renders) -> None:
     first = renders.create(a_record(), LANE)
     assert renders.create(a_record(created_s=1.0), LANE) == first
-    assert len(lanes(client).pull(9)) == 1
+    assert len(take(lanes(client), 9)) == 1
 
 
 def test_render_that_ended_before_it_began_is_kept_but_not_queued(client: redis.Redis, renders: Renders) -> None:
     renders.create(a_record(state=State.BLOCKED), LANE)
     assert renders.position("r1") is None
-    assert lanes(client).pull(1) == []
+    assert take(lanes(client), 1) == []
     assert ends(Events(client).read("r1")) == ["blocked"]
     assert renders.unfinished() == []
 

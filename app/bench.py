@@ -1,0 +1,84 @@
+"""`firstlight bench`: what this machine does, measured."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from app.output import errors_to, print_json, tells
+from core.cost import CostTable, Part
+from core.settings import Settings, load_settings
+
+bench = typer.Typer(name="bench", help="Measure this machine.", no_args_is_help=True)
+
+
+@bench.callback()
+def _group() -> None:
+    """Measure this machine."""
+
+
+@bench.command("calibrate")
+@tells
+def calibrate(
+    rounds: Annotated[
+        int, typer.Option(min=1, max=100, help="Times that each shape is measured; the median stands")
+    ] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Measure what every part of a render takes here, so that promised times hold.
+
+    Writes costs.json into the data folder; workers read it when they start. Stop other work on the machine first.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in a worker; read when torch is loaded
+    settings = load_settings()
+    from final_engine.cost_file import write_costs
+
+    identity, table = _measure(settings, rounds)
+    path = write_costs(settings.data_dir, identity, table)
+    if as_json:
+        return print_json({"path": str(path), "identity": str(identity), **table.to_dict()})
+    Console().print(_steps(table))
+    Console().print(_rest(table))
+    typer.echo(f"measured with {identity}\nwritten to {path}")
+
+
+def _measure(settings: Settings, rounds: int) -> tuple[Any, CostTable]:
+    from final_engine.calibrate import calibrate as samples_of
+    from final_engine.calibrate import identity_of, open_bench, table_of
+
+    errors_to.print("loading the model")
+    parts = open_bench(settings)
+    profile, max_rows = parts.model.profile, settings.max_final_rows
+    total = len(profile.buckets) * (max_rows + profile.limits.max_images) + 3
+    columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors_to, transient=True) as progress:
+        task = progress.add_task("measuring", total=total)
+        samples = []
+        for sample in samples_of(parts, max_rows, rounds):
+            samples.append(sample)
+            progress.update(task, advance=1, description=f"{sample.part} {sample.bucket} x {sample.count}")
+    return identity_of(parts.model), table_of(samples)
+
+
+def _steps(table: CostTable) -> Table:
+    """Milliseconds of one step, a line for each size."""
+    by_bucket = table.seconds[Part.STEP]
+    counts = sorted({count for known in by_bucket.values() for count in known})
+    shown = Table("one step, ms", *(f"{count} rows" if count > 1 else "1 row" for count in counts), box=None)
+    for bucket, known in by_bucket.items():
+        shown.add_row(bucket, *(f"{1000 * known[count]:.1f}" for count in counts))
+    return shown
+
+
+def _rest(table: CostTable) -> Table:
+    shown = Table("the rest, ms", "one", "four", box=None)
+    for bucket, known in table.seconds[Part.DECODE].items():
+        shown.add_row(f"decode {bucket}", f"{1000 * known[1]:.1f}", f"{1000 * known[max(known)]:.1f}")
+    for part in (Part.ENCODE, Part.SAFETY, Part.PUBLISH):
+        shown.add_row(part.value, f"{1000 * table.of(part):.1f}", "")
+    return shown

@@ -1,0 +1,197 @@
+"""Measures what each part of a render takes on this device: the cost table's ground."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from core.cost import ANY, CostTable, Identity, Part
+from core.profile import Bucket, ModelProfile
+from core.recipe import Handoff, Recipe
+from core.settings import Settings
+from final_engine.similarity import similarity
+from sampling.bank import Bank
+from sampling.decode import Decoder
+from sampling.denoiser import Denoiser
+from sampling.encoder import Embedding, Encoder
+from sampling.loop import StepLoop
+from sampling.model import Model, load_model
+from sampling.picture import Pixels, fit, to_png
+from sampling.rows import Row
+from sampling.safety import ImageClassifier
+from sampling.threads import use_threads
+from sampling.warmup import warm
+from shared_cache.embeddings import ByteLRU
+from shared_cache.objects import DiskObjects
+
+PROMPT = "a lantern on a quiet harbour wall"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One shape's time. Units: seconds, the median of the rounds."""
+
+    part: Part
+    bucket: str
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The parts of a final worker, loaded and warm."""
+
+    model: Model
+    encoder: Encoder
+    loop: StepLoop
+    decoder: Decoder
+    classifier: ImageClassifier
+
+
+def open_bench(settings: Settings) -> Bench:
+    """The parts as a worker of the final and decode roles holds them."""
+    use_threads(settings.torch_threads)
+    model = load_model(settings.model_dir, roles=("final", "decode"))
+    encoder, decoder = Encoder(model, ByteLRU(2**24), {}), Decoder(model, "final")
+    bank = Bank(model, {}, 1, lambda: None)
+    loop = StepLoop(Denoiser(model, "final"), bank, settings.max_final_rows, perf_counter)
+    warm(loop, encoder, decoder, model.profile, model.profile.final, ())
+    return Bench(model, encoder, loop, decoder, ImageClassifier(settings.nsfw_threshold))
+
+
+def identity_of(model: Model) -> Identity:
+    """What figures that were measured with this model in this process are true of."""
+    device = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else _processor()
+    profile = model.profile
+    dtype = str(model.dtype).removeprefix("torch.")
+    return Identity(profile.id, profile.version, device, dtype, torch.get_num_threads())
+
+
+def calibrate(bench: Bench, max_rows: int, rounds: int) -> Iterator[Sample]:
+    """Every part, bucket and count, one after the other."""
+    yield encode_sample(bench.encoder, rounds)
+    yield from step_samples(bench, range(1, max_rows + 1), rounds)
+    yield from decode_samples(bench, rounds)
+    yield from finish_samples(bench, rounds)
+
+
+def table_of(samples: Iterable[Sample]) -> CostTable:
+    seconds: dict[Part, dict[str, dict[int, float]]] = {}
+    for sample in samples:
+        seconds.setdefault(sample.part, {}).setdefault(sample.bucket, {})[sample.count] = sample.seconds
+    return CostTable(seconds)
+
+
+def encode_sample(encoder: Encoder, rounds: int) -> Sample:
+    """A prompt and its negative, neither of them in the cache."""
+    fresh = iter(range(10_000))
+    text = f"{PROMPT} {perf_counter()}"
+    return Sample(Part.ENCODE, ANY, 1, _median(lambda: encoder.encode(f"{text} {next(fresh)}"), rounds))
+
+
+def step_samples(bench: Bench, counts: Sequence[int], rounds: int) -> Iterator[Sample]:
+    """Steps of unguided rows, of which each is one network row."""
+    embedding = bench.encoder.encode(PROMPT)
+    for bucket in bench.model.profile.buckets:
+        for count in counts:
+            rows = [_row(bench.model.profile, bucket, f"calibrate-{n}", rounds + 1, embedding) for n in range(count)]
+            for row in rows:
+                bench.loop.join(row)
+            times = [_step_s(bench.loop) for _ in range(rounds + 1)]
+            yield Sample(Part.STEP, str(bucket), count, statistics.median(times[1:]))
+
+
+def decode_samples(bench: Bench, rounds: int) -> Iterator[Sample]:
+    profile = bench.model.profile
+    for bucket in profile.buckets:
+        for count in range(1, profile.limits.max_images + 1):
+            latents = _latents(bench.model, bucket, count)
+            yield Sample(Part.DECODE, str(bucket), count, _median(partial(bench.decoder.decode, latents), rounds))
+
+
+def finish_samples(bench: Bench, rounds: int) -> Iterator[Sample]:
+    """Safety and publish of one picture of the first bucket, with a preview to be compared with."""
+    bucket = bench.model.profile.buckets[0]
+    picture = bench.decoder.decode(_latents(bench.model, bucket, 1))[0]
+    yield Sample(Part.SAFETY, ANY, 1, _median(lambda: bench.classifier.allows(picture), rounds))
+    recipe = _recipe(bench.model.profile, bucket)
+    with tempfile.TemporaryDirectory() as folder:
+        objects = DiskObjects(Path(folder), b"calibrate" * 4, None)
+        yield Sample(Part.PUBLISH, ANY, 1, _median(lambda: _publish(objects, picture, recipe), rounds))
+
+
+def _publish(objects: DiskObjects, picture: Pixels, recipe: Recipe) -> None:
+    fitted = fit(picture, recipe.width, recipe.height)
+    objects.put("renders/calibrate/0.png", to_png(fitted, recipe), "image/png")
+    similarity(picture, fitted)
+
+
+def _row(profile: ModelProfile, bucket: Bucket, name: str, steps: int, embedding: Embedding) -> Row:
+    return Row(
+        id=name,
+        bucket=bucket,
+        steps=steps,
+        guidance_scale=1.0,
+        sampler=profile.final.sampler,
+        seed=0,
+        styles=(),
+        embedding=embedding,
+    )
+
+
+def _step_s(loop: StepLoop) -> float:
+    report = loop.step()
+    for _, error in report.failed:
+        raise error
+    return report.seconds
+
+
+def _latents(model: Model, bucket: Bucket, count: int) -> torch.Tensor:
+    shape = (count, model.latent_channels, bucket.height // model.vae_scale, bucket.width // model.vae_scale)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 0.5
+
+
+def _recipe(profile: ModelProfile, bucket: Bucket) -> Recipe:
+    pool = profile.final
+    return Recipe(
+        prompt=PROMPT,
+        negative_prompt="",
+        seed=0,
+        width=bucket.width,
+        height=bucket.height,
+        steps=pool.steps,
+        guidance_scale=pool.guidance_scale,
+        sampler=pool.sampler,
+        styles=(),
+        model_id=profile.id,
+        model_version=profile.version,
+        handoff=Handoff.FRESH,
+    )
+
+
+def _median(work: Callable[[], object], rounds: int) -> float:
+    """Seconds of one call, after one that warms up."""
+    work()
+    times = []
+    for _ in range(rounds):
+        started_s = perf_counter()
+        work()
+        times.append(perf_counter() - started_s)
+    return statistics.median(times)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())

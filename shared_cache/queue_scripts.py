@@ -1,0 +1,107 @@
+"""Lua scripts of the queue in front of the lanes: who is next, and taking exactly those."""
+
+from __future__ import annotations
+
+from shared_cache.scripts import RENDER_PRELUDE
+
+PEEK = """
+-- KEYS: queue. ARGV: count, how far to look, then the buckets that the worker can run.
+local can, got = {}, {}
+for i = 3, #ARGV do can[ARGV[i]] = true end
+for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, tonumber(ARGV[2]) - 1)) do
+  local at = redis.call('HMGET', 'fl:render:' .. id,
+    'bucket', 'attempt', 'rows', 'steps', 'n', 'created_s', 'deadline_s')
+  if not at[1] then
+    redis.call('ZREM', KEYS[1], id)
+  elseif can[at[1]] then
+    got[#got + 1] = {id, unpack(at)}
+    if #got == tonumber(ARGV[1]) then break end
+  end
+end
+return got
+"""
+
+TAKE = (
+    RENDER_PRELUDE
+    + """
+-- ARGV: group, consumer, ids. Gives those that still wait; each is then held in its lane like any pending entry.
+-- XCLAIM with FORCE holds an entry that was never read: that is how the queue's order, not the lane's, decides.
+local group, consumer = ARGV[1], ARGV[2]
+
+local function claim(stream, entry)
+  return redis.pcall('XCLAIM', stream, group, consumer, 0, entry, 'FORCE')
+end
+
+local function hold(stream, entry, id)
+  local held = claim(stream, entry)
+  if held.err then
+    redis.call('XGROUP', 'CREATE', stream, group, '0', 'MKSTREAM')
+    held = claim(stream, entry)
+  end
+  return #held > 0 and is_entry_of(held[1], id)
+end
+
+local got = {}
+for i = 3, #ARGV do
+  local id = ARGV[i]
+  local key, place = 'fl:render:' .. id, redis.call('ZSCORE', 'fl:queue', id)
+  local at = redis.call('HMGET', key, 'stream', 'group', 'entry', 'attempt')
+  if place and at[1] then
+    redis.call('ZREM', 'fl:queue', id)
+    if tonumber(place) > tonumber(redis.call('GET', 'fl:vtime') or '0') then
+      redis.call('SET', 'fl:vtime', place)
+    end
+    if not hold(at[1], at[3], id) then
+      enter_stream(key, at[1], at[2], id, at[4])
+      at[3] = redis.call('HGET', key, 'entry')
+      hold(at[1], at[3], id)
+    end
+    got[#got + 1] = {at[1], at[3], id, at[4]}
+  end
+end
+return got
+"""
+)
+
+AHEAD = """
+-- ARGV: owner, how many to look at. The queue as a render meets it that this owner would add now.
+-- Returns: renders not ended, work left of what runs, how many wait before it, work and times of those looked at.
+local function left_s(at)
+  if not at[1] or tonumber(at[3]) == 0 then return 0 end
+  return tonumber(at[1]) * (tonumber(at[3]) - tonumber(at[2])) / tonumber(at[3])
+end
+
+local function look(id)
+  return redis.call('HMGET', 'fl:render:' .. id,
+    'work_s', 'step', 'steps', 'created_s', 'deadline_s', 'predicted_gpu_s')
+end
+
+local running_s = 0
+for _, id in ipairs(redis.call('SMEMBERS', 'fl:running')) do running_s = running_s + left_s(look(id)) end
+local now = tonumber(redis.call('GET', 'fl:vtime') or '0') + 1e-6
+local place = math.max(now, tonumber(redis.call('GET', 'fl:turn:' .. ARGV[1]) or '0'))
+local seen = {}
+for _, id in ipairs(redis.call('ZRANGE', 'fl:queue', 0, tonumber(ARGV[2]) - 1)) do
+  local at = look(id)
+  if at[1] then seen[#seen + 1] = {id, tostring(left_s(at)), at[4], at[5], at[6]} end
+end
+return {redis.call('ZCARD', 'fl:open'), tostring(running_s), redis.call('ZCOUNT', 'fl:queue', '-inf', place), seen}
+"""
+
+TIDY = """
+-- KEYS: lane. ARGV: group, entry to begin after, how many to look at. Drops what no render calls its entry.
+local from = ARGV[2] == '' and '-' or '(' .. ARGV[2]
+local dropped, last = {}, ''
+for _, entry in ipairs(redis.call('XRANGE', KEYS[1], from, '+', 'COUNT', ARGV[3])) do
+  last = entry[1]
+  local fields = {}
+  for f = 1, #entry[2], 2 do fields[entry[2][f]] = entry[2][f + 1] end
+  local at = redis.call('HMGET', 'fl:render:' .. (fields['id'] or ''), 'stream', 'entry')
+  if at[1] ~= KEYS[1] or at[2] ~= entry[1] then
+    redis.pcall('XACK', KEYS[1], ARGV[1], entry[1])
+    redis.call('XDEL', KEYS[1], entry[1])
+    dropped[#dropped + 1] = entry[1]
+  end
+end
+return {last, dropped}
+"""

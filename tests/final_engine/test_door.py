@@ -1,0 +1,89 @@
+"""Promises from made-up costs and queues."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from core.cost import ANY, CostTable, Part
+from core.profile import Bucket
+from core.scheduler import NO_DEADLINE, Claim, claim_of
+from final_engine.door import Door, RenderWish
+from shared_cache.queue import Ahead
+from tests.makers import a_final_recipe
+
+BUCKET = Bucket(128, 128)
+TABLE = CostTable(
+    {
+        Part.ENCODE: {ANY: {1: 0.0}},
+        Part.STEP: {ANY: {1: 0.1, 8: 0.8}},
+        Part.DECODE: {ANY: {1: 0.5}},
+        Part.SAFETY: {ANY: {1: 0.0}},
+        Part.PUBLISH: {ANY: {1: 0.0}},
+    }
+)
+
+
+def door(*waiting: Claim, running_s: float = 0.0, before: int | None = None, **changes: Any) -> Door:
+    ahead = Ahead(len(waiting), running_s, len(waiting) if before is None else before, waiting)
+    return Door(**{"table": TABLE, "ahead": ahead, "workers": 1, "max_rows": 8, "now_s": 0.0, **changes})
+
+
+def wish(steps: int = 10, deadline_s: float | None = None) -> RenderWish:
+    return RenderWish(a_final_recipe(steps=steps), deadline_s=deadline_s)
+
+
+def test_idle_device_promises_the_time_alone() -> None:
+    promise = door().promise(wish(), BUCKET)
+    assert (promise.total_s, promise.gpu_s, promise.work_s) == (
+        pytest.approx(2.5),
+        pytest.approx(2.5),
+        pytest.approx(2),
+    )
+    assert promise.kept
+
+
+def test_what_is_ahead_is_shared_among_the_workers() -> None:
+    ahead = (Claim("a", 6.0, 99.0),)
+    assert door(*ahead, running_s=2.0).promise(wish(), BUCKET).total_s == pytest.approx(10.5)
+    assert door(*ahead, running_s=2.0, workers=4).promise(wish(), BUCKET).total_s == pytest.approx(4.5)
+    stretched = door(*ahead, table=replace(TABLE, stretch=2.0)).promise(wish(), BUCKET)
+    assert stretched.total_s == pytest.approx(2 * 6 + 2 * 2 + 0.5)
+
+
+def test_deadline_is_kept_in_the_fair_place_where_that_does() -> None:
+    promise = door(Claim("a", 4.0, 99.0)).promise(wish(deadline_s=7.0), BUCKET)
+    assert promise.kept and promise.total_s == pytest.approx(6.5)
+
+
+def test_deadline_is_kept_before_those_who_have_time() -> None:
+    promise = door(Claim("a", 4.0, 99.0)).promise(wish(deadline_s=3.0), BUCKET)
+    assert promise.kept and promise.total_s == pytest.approx(2.5)
+
+
+def test_deadline_that_makes_another_late_is_not_kept() -> None:
+    assert not door(Claim("a", 4.0, 5.0)).promise(wish(deadline_s=3.0), BUCKET).kept
+
+
+def test_those_that_are_late_anyhow_are_no_reason_to_refuse() -> None:
+    assert door(Claim("lost", 4.0, 1.0), before=0).promise(wish(deadline_s=3.0), BUCKET).kept
+
+
+def test_who_asks_for_no_time_is_let_in_and_bears_to_wait() -> None:
+    patient = claim_of("a", 4.0, 0.0, NO_DEADLINE)
+    assert door(Claim("a", 400.0, 99.0)).promise(wish(), BUCKET).kept
+    assert door(patient).promise(wish(deadline_s=3.0), BUCKET).kept
+
+
+def test_nearest_fit_is_the_most_steps_that_keep_the_deadline(path_profile: Any) -> None:
+    assert door().nearest_fit(wish(steps=50, deadline_s=4.0), path_profile) == {"steps": 17}
+    assert door().nearest_fit(wish(steps=50, deadline_s=0.1), path_profile) is None
+
+
+@pytest.fixture
+def path_profile(bundle: Any) -> Any:
+    from sampling.profile import load_profile
+
+    return load_profile(bundle)
