@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-NAMES = ("engine_overhead", "handoff", "startup", "preview_latency")
+NAMES = ("engine_overhead", "handoff", "startup", "preview_latency", "mixed_styles")
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from sampling.lora import LoraLayer
 from sampling.slots import Acting, Place
 
-SMALLEST_RANK = 4
+SMALLEST_RANK = 8  # grouped convolutions of fewer channels a group are slower on processors, not faster
 Shape = tuple[int, int]  # in * kernel, out
 
 
@@ -91,25 +91,46 @@ class Layout:
     def __init__(self) -> None:
         self._names: dict[Shape, list[str]] = {}
         self._places: dict[str, Place] = {}
+        self._rooms: dict[tuple[int, Shape], Tensor] = {}  # what was gathered last, by half and shape
 
     @torch.no_grad()
     def gather(self, rows: Sequence[Placed | None], device: torch.device, dtype: torch.dtype) -> Acting:
-        """What the rows' own styles add to each of them; nothing to a row without."""
+        """What the rows' own styles add to each of them; nothing to a row without.
+
+        What was gathered before is overwritten where it has the right size.
+        """
         self._cover([row.pack for row in rows if row is not None])
         down, up = [], []
         for shape, names in self._names.items():
             stacks = [None if row is None else row.pack.stacks.get(shape) for row in rows]
             rank = _rounded(max((sum(stack.ranks) for stack in stacks if stack is not None), default=0))
-            down.append(torch.zeros(len(names), len(rows), rank, shape[0], device=device, dtype=dtype))
-            up.append(torch.zeros(len(names), len(rows), rank, shape[1], device=device, dtype=dtype))
+            sizes = ((len(names), len(rows), rank, width) for width in shape)
+            room = [self._room(half, shape, size, device, dtype) for half, size in enumerate(sizes)]
             for i, (row, stack) in enumerate(zip(rows, stacks, strict=True)):
-                if row is None or stack is None:
-                    continue
-                same = list(stack.names) == names
-                at = slice(None) if same else [self._places[name][1] for name in stack.names]
-                down[-1][at, i, : stack.down.shape[1]] = stack.down.to(dtype)
-                up[-1][at, i, : stack.up.shape[1]] = _weighted(stack, row.weights).to(dtype)
+                self._fill(room[0][:, i], room[1][:, i], row, stack, names)
+            down.append(room[0])
+            up.append(room[1])
         return Acting(self._places, tuple(down), tuple(up))
+
+    def _room(self, half: int, shape: Shape, size: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+        """The tensor of the last time where it fits: on a processor, fresh memory costs more than what is put there."""
+        known = self._rooms.get((half, shape))
+        if known is None or known.shape != size or known.dtype != dtype:
+            known = self._rooms[half, shape] = torch.empty(size, device=device, dtype=dtype)
+        return known
+
+    def _fill(self, down: Tensor, up: Tensor, row: Placed | None, stack: Stack | None, names: Sequence[str]) -> None:
+        """One row's place in a stack. Shapes: down [layers, rank, in * kernel]; up [layers, rank, out]."""
+        same = stack is not None and list(stack.names) == names
+        if stack is None or row is None or not same or stack.down.shape != down.shape:
+            down.zero_()
+            up.zero_()
+        if row is None or stack is None:
+            return
+        at = slice(None) if same else [self._places[name][1] for name in stack.names]
+        rank = stack.down.shape[1]
+        down[at, :rank] = stack.down.to(down.dtype)
+        up[at, :rank] = _weighted(stack, row.weights).to(up.dtype)
 
     def _cover(self, packs: Sequence[Pack]) -> None:
         fresh = [(shape, name) for pack in packs for shape, stack in pack.stacks.items() for name in stack.names]

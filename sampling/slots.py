@@ -23,13 +23,14 @@ class Acting:
     """What styles add in one forward. Layers of one shape lie in one stack.
 
     places: where each layer that is styled at all finds its matrices; the same object while the layers stay the same.
-    Shapes: down [layers, n, rank, in * kernel]; up [layers, n, rank, out], alpha / rank and weight folded in. n is the
-    number of network rows, or 1 where all share it.
+    shared: one row's worth that acts on all rows, however many.
+    Shapes: down [layers, n, rank, in * kernel]; up [layers, n, rank, out], alpha / rank and weight folded in.
     """
 
     places: Mapping[str, Place]
     down: tuple[Tensor, ...]
     up: tuple[Tensor, ...]
+    shared: bool = False
 
 
 class Assignment(Protocol):
@@ -63,29 +64,34 @@ class Slot:
     name: str
     assignment: Assignment
 
-    def acting(self) -> tuple[Tensor, Tensor] | None:
-        """Shapes: down [n, rank, in * kernel], up [n, rank, out]; None where nothing acts on this layer."""
+    def acting(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """What acts on this layer's rows x; None where nothing does.
+
+        Shapes: down [n, rank, in * kernel]; up [n, rank, out].
+        """
         acting = self.assignment.acting
         place = None if acting is None else acting.places.get(self.name)
         if acting is None or place is None:
             return None
         stack, layer = place
-        return acting.down[stack][layer], acting.up[stack][layer]
+        down, up = acting.down[stack][layer], acting.up[stack][layer]
+        return (down.expand(len(x), -1, -1), up.expand(len(x), -1, -1)) if acting.shared else (down, up)
 
 
 class SlotLinear(torch.nn.Linear):
-    """Shapes: x [n, ..., in] to [n, ..., out]."""
+    """Shapes: x [n, in] or [n, tokens, in] to the same with out."""
 
     slot: Slot | None = None  # peft makes layers of its own of a layer's class
 
     def forward(self, x: Tensor) -> Tensor:
         base = super().forward(x)
-        found = None if self.slot is None else self.slot.acting()
+        found = None if self.slot is None else self.slot.acting(x)
         if found is None:
             return base
-        down, up = (part.expand(x.shape[0], -1, -1) for part in found)
-        low = torch.bmm(x.reshape(x.shape[0], -1, self.in_features), down.mT)
-        return torch.baddbmm(base.reshape(x.shape[0], -1, self.out_features), low, up).reshape(base.shape)
+        down, up = found
+        if x.ndim == 2:
+            return base.add_(torch.bmm(torch.bmm(x[:, None], down.mT), up)[:, 0])
+        return base.baddbmm_(torch.bmm(x, down.mT), up)
 
 
 def _grouped(
@@ -101,10 +107,9 @@ def _grouped(
     Shapes: x [n, in, h, w]; down [n, rank, in * kernel] to [n, rank, h' * w'].
     """
     rows, channels = x.size(0), x.size(1)
-    weight = down.reshape(rows * down.size(1), channels, kernel[0], kernel[1])
+    weight = down.reshape(-1, channels, kernel[0], kernel[1])
     groups = x.reshape(1, rows * channels, x.size(2), x.size(3))
-    low = torch.conv2d(groups, weight, None, stride, padding, dilation, rows)
-    return low.reshape(rows, down.size(1), -1)
+    return torch.conv2d(groups, weight, None, stride, padding, dilation, rows).reshape(rows, down.size(1), -1)
 
 
 # A trace would take the number of groups for a constant, a script in it does not.
@@ -118,12 +123,12 @@ class SlotConv2d(torch.nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         base = super().forward(x)
-        found = None if self.slot is None else self.slot.acting()
+        found = None if self.slot is None else self.slot.acting(x)
         if found is None:
             return base
-        down, up = (part.expand(x.shape[0], -1, -1) for part in found)
+        down, up = found
         low = _each_row_its_own(x, down, self.kernel_size, self.stride, self.padding, self.dilation)
-        return base + torch.bmm(up.mT, low).reshape(base.shape)
+        return base.add_(torch.bmm(up.mT, low).view_as(base))
 
 
 def install(network: torch.nn.Module, assignment: Assignment) -> Assignment:

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -89,7 +89,8 @@ class TextStyles:
         tower = self._towers[i]
         weight = next(tower.parameters())
         pack = make_pack([use.part.towers[i] for use in uses], weight.dtype).to(weight.device)
-        return Layout().gather([Placed(pack, tuple(use.weight for use in uses))], weight.device, weight.dtype)
+        row = Placed(pack, tuple(use.weight for use in uses))
+        return replace(Layout().gather([row], weight.device, weight.dtype), shared=True)
 
     def _part(self, source: Source) -> TextPart | None:
         with self._lock:

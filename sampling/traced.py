@@ -13,7 +13,6 @@ from torch import Tensor
 from sampling.encoder import CHUNK_TOKENS
 from sampling.slots import Acting, OneThread, Place, install
 
-SETTLING_CALLS = 2  # the executor profiles a trace first and optimises it then
 ODD = 13  # latents a side of the example: sizes that do not halve evenly take the branch that is right for all sizes
 
 
@@ -58,10 +57,10 @@ class TracedUNet:
             return self.eager(*given, mask, acting)
         if acting is None:
             self._plain = self._plain or self._record(given, None)
-            return self._plain(*given)
+            return _replay(self._plain, *given)
         if self._styled is None or self._places is not acting.places:
             self._styled, self._places = self._record(given, acting), acting.places
-        return self._styled(*given, acting.down, acting.up)
+        return _replay(self._styled, *given, acting.down, acting.up)
 
     def eager(
         self,
@@ -117,6 +116,10 @@ class TracedUNet:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of asserts on sizes, which hold for every size
             traced: Callable[..., Tensor] = torch.jit.trace(forward, example, check_trace=False)  # type: ignore[no-untyped-call]
-        for _ in range(SETTLING_CALLS):
-            traced(*example)
         return traced
+
+
+def _replay(trace: Callable[..., Tensor], *given: Any) -> Tensor:
+    """As it was recorded: the executor's optimising takes half a second or more and gains nothing here."""
+    with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+        return trace(*given)
