@@ -24,7 +24,7 @@ from shared_cache.costs import LiveCosts
 from shared_cache.lanes import Entry
 from shared_cache.latents import pack, unpack
 from shared_cache.previews import Previews
-from shared_cache.queue import Lanes, Waiting
+from shared_cache.queue import Lanes
 from shared_cache.renders import Record, Renders
 
 log = logging.getLogger(__name__)
@@ -126,12 +126,12 @@ class FinalEngine:
 
     def _admit(self) -> None:
         """Takes what the policy lets join, ends what cannot be in time, and puts what is encoded into the loop."""
-        waiting = {found.task.id: found for found in self._lanes.peek()}
+        waiting = self._lanes.peek()
         policy = policy_of(self._batching, self._costs.table, self._max_rows, self._workers())
         running = [job.task for job in self._jobs.values()]
-        decision = policy.decide(running, [found.task for found in waiting.values()], self._clock())
+        decision = policy.decide(running, waiting, self._clock())
         for render_id in decision.doomed:
-            self._reject(render_id, waiting.get(render_id))
+            self._reject(render_id)
         for entry in self._lanes.take(decision.admit):
             self._claim(entry)
         for encoded in self._encode.ready():
@@ -139,9 +139,10 @@ class FinalEngine:
             if job is not None:
                 self._join(job, encoded)
 
-    def _reject(self, render_id: str, waiting: Waiting | None) -> None:
+    def _reject(self, render_id: str) -> None:
         job = self._jobs.get(render_id)
-        attempt = job.record.attempt if job is not None else waiting.attempt if waiting is not None else 0
+        record = self._renders.get(render_id) if job is None else job.record
+        attempt = 0 if record is None else record.attempt
         if self._renders.finish(render_id, attempt, State.REJECTED, error=TOO_LATE):
             self._metrics.ended(State.REJECTED)
             self._metrics.rejected("doomed")

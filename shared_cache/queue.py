@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import redis
 
@@ -43,29 +44,45 @@ class Ahead:
         return seen_s * self.before / len(seen) if seen else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A render that waits, and the attempt that may write its record."""
-
-    task: Task
-    attempt: int
-
-
 class Lanes(Reader):
     """All lanes of some buckets, read in the order of the queue."""
 
     def __init__(self, client: redis.Redis, buckets: Sequence[str | Bucket], consumer: str) -> None:
         super().__init__(client, [lane_name(STANDARD, bucket) for bucket in buckets], FINAL_GROUP, consumer)
         self._buckets = [str(bucket) for bucket in buckets]
-        self._peek = client.register_script(queue_scripts.PEEK)
+        self._look = client.register_script(queue_scripts.LOOK)
         self._take = client.register_script(queue_scripts.TAKE)
         self._tidy = client.register_script(queue_scripts.TIDY)
+        self._known: dict[str, Task | None] = {}  # of the ids seen last; None for one that is not for this worker
         self._tidied = dict.fromkeys(self._streams, "")
 
-    def peek(self, count: int = LOOK_AHEAD) -> list[Waiting]:
-        """Who is next, without taking anything."""
-        found = self._peek(keys=[keys.QUEUE], args=[count, max(count, REACH), *self._buckets])
-        return [_waiting([None if text is None else text.decode() for text in row]) for row in found]
+    def peek(self, count: int = LOOK_AHEAD) -> list[Task]:
+        """Who is next, without taking anything; renders of buckets that this worker cannot run are passed over.
+
+        What is known of a waiting render is asked for once, so that a look costs the same however often it is taken.
+        """
+        found: list[Task] = []
+        known: dict[str, Task | None] = {}
+        for start in range(0, REACH, count):
+            names = cast(list[bytes], self._client.zrange(keys.QUEUE, start, start + count - 1))
+            ids = [name.decode() for name in names]
+            known |= self._tasks(ids)
+            found += [task for render_id in ids if (task := known[render_id]) is not None]
+            if len(found) >= count or len(ids) < count:
+                break
+        self._known = known
+        return found[:count]
+
+    def _tasks(self, ids: Sequence[str]) -> dict[str, Task | None]:
+        unknown = [render_id for render_id in ids if render_id not in self._known]
+        rows = self._look(args=unknown) if unknown else []
+        seen = {render_id: self._task(render_id, row) for render_id, row in zip(unknown, rows, strict=True)}
+        return {render_id: seen[render_id] if render_id in seen else self._known[render_id] for render_id in ids}
+
+    def _task(self, render_id: str, row: Sequence[bytes | None]) -> Task | None:
+        """None for a render that is gone, or not for this worker."""
+        texts = ["null" if text is None else text.decode() for text in row]
+        return _task(render_id, texts) if texts[0] in self._buckets else None
 
     def take(self, render_ids: Sequence[str]) -> list[Entry]:
         """Those of them that still wait; they are ours now, in this order."""
@@ -107,16 +124,15 @@ def _claim(row: Sequence[bytes | None]) -> Claim:
     return claim_of(render_id, work_s, created_s, created_s + limit_s - max(0.0, (gpu_s or 0.0) - work_s))
 
 
-def _waiting(row: Sequence[str | None]) -> Waiting:
-    render_id, bucket, attempt, rows, steps, images, created_s, deadline_s = (text or "null" for text in row)
-    arrived_s, limit_s = float(json.loads(created_s)), json.loads(deadline_s)
-    task = Task(
+def _task(render_id: str, texts: Sequence[str]) -> Task:
+    bucket, *numbers = texts
+    rows, steps, images, created_s, limit_s = (json.loads(text) for text in numbers)
+    return Task(
         id=render_id,
         bucket=bucket,
-        rows=int(json.loads(rows) or 1),
-        steps=int(json.loads(steps)),
-        images=int(json.loads(images)),
-        arrived_s=arrived_s,
-        due_s=NO_DEADLINE if limit_s is None else arrived_s + float(limit_s),
+        rows=int(rows or 1),
+        steps=int(steps),
+        images=int(images),
+        arrived_s=float(created_s),
+        due_s=NO_DEADLINE if limit_s is None else float(created_s) + float(limit_s),
     )
-    return Waiting(task, int(attempt))

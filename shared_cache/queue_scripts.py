@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from shared_cache.scripts import RENDER_PRELUDE
 
-PEEK = """
--- KEYS: queue. ARGV: count, how far to look, then the buckets that the worker can run.
-local can, got = {}, {}
-for i = 3, #ARGV do can[ARGV[i]] = true end
-for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, tonumber(ARGV[2]) - 1)) do
-  local at = redis.call('HMGET', 'fl:render:' .. id,
-    'bucket', 'attempt', 'rows', 'steps', 'n', 'created_s', 'deadline_s')
-  if not at[1] then
-    redis.call('ZREM', KEYS[1], id)
-  elseif can[at[1]] then
-    got[#got + 1] = {id, unpack(at)}
-    if #got == tonumber(ARGV[1]) then break end
-  end
+LOOK = """
+-- ARGV: ids. What a policy needs to know of each, and never changes while it waits.
+local got = {}
+for i, id in ipairs(ARGV) do
+  got[i] = redis.call('HMGET', 'fl:render:' .. id, 'bucket', 'rows', 'steps', 'n', 'created_s', 'deadline_s')
 end
 return got
 """

@@ -47,7 +47,7 @@ def lanes(client: redis.Redis, consumer: str = "worker-1") -> Lanes:
 
 def take(mine: Lanes, count: int) -> list[Entry]:
     """The next of the queue, as a worker takes them."""
-    return mine.take([found.task.id for found in mine.peek(count)])
+    return mine.take([task.id for task in mine.peek(count)])
 
 
 def running(client: redis.Redis, render_id: str = "r1", **changes: Any) -> tuple[Entry, Record]:

@@ -121,9 +121,7 @@ def test_released_entry_is_taken_over_at_once(client: redis.Redis, renders: Rend
 
 
 @pytest.mark.parametrize("loss", ["flushall", "delete", "group"])
-def test_take_makes_the_group_again_when_it_is_lost(
-    client: redis.Redis, renders: Renders, loss: str
-) -> None:
+def test_take_makes_the_group_again_when_it_is_lost(client: redis.Redis, renders: Renders, loss: str) -> None:
     mine = lanes(client)
     renders.create(a_record("before"), LANE)
     take(mine, 1)

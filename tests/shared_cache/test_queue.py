@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 import redis
 
-from core.scheduler import NO_DEADLINE
+from core.scheduler import NO_DEADLINE, Task
 from shared_cache.lanes import lane_name
-from shared_cache.queue import Backlog, Waiting
+from shared_cache.queue import Backlog
 from shared_cache.renders import Renders
 from tests.shared_cache.makers import LANE, a_record, lanes, running, take
 
@@ -20,8 +20,8 @@ def renders(client: redis.Redis) -> Renders:
     return Renders(client)
 
 
-def names(found: Sequence[Waiting]) -> list[str]:
-    return [waiting.task.id for waiting in found]
+def names(found: Sequence[Task]) -> list[str]:
+    return [task.id for task in found]
 
 
 def test_owners_take_turns_by_the_work_they_ask_for(client: redis.Redis, renders: Renders) -> None:
@@ -59,8 +59,8 @@ def test_peek_shows_what_a_policy_needs_and_takes_nothing(client: redis.Redis, r
     renders.create(a_record("r1", rows=4, n=2, steps=30, deadline_s=8.0, created_s=100.0), LANE)
     renders.create(a_record("r2"), LANE)
     (first, second) = lanes(client).peek()
-    assert (first.task.rows, first.task.images, first.task.steps, first.task.due_s) == (4, 2, 30, 108.0)
-    assert second.task.due_s == NO_DEADLINE
+    assert (first.rows, first.images, first.steps, first.due_s) == (4, 2, 30, 108.0)
+    assert second.due_s == NO_DEADLINE
     assert len(lanes(client).peek()) == 2
 
 
@@ -163,3 +163,21 @@ def test_overdue_are_those_whose_deadline_passed(client: redis.Redis, renders: R
     assert [record.id for record in renders.overdue(110.0)] == ["soon"]
     renders.cancel("soon")
     assert renders.overdue(110.0) == []
+
+
+def test_peek_asks_once_for_what_it_knows(client: redis.Redis, renders: Renders) -> None:
+    mine = lanes(client)
+    for number in range(40):
+        renders.create(a_record(f"r{number}"), LANE)
+    assert len(mine.peek()) == 32
+    client.delete("fl:render:r1")  # what is known of r1 is not asked for again
+    assert names(mine.peek(3)) == ["r0", "r1", "r2"]
+    mine.take(["r0"])
+    assert names(mine.peek(3)) == ["r1", "r2", "r3"]
+
+
+def test_peek_reaches_past_many_that_are_not_for_this_worker(client: redis.Redis, renders: Renders) -> None:
+    for number in range(70):
+        renders.create(a_record(f"other{number}", bucket="999x999"), lane_name("standard", "999x999"))
+    renders.create(a_record("mine"), LANE)
+    assert names(lanes(client).peek()) == ["mine"]
