@@ -5,7 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
-NAMES = ("engine_overhead", "handoff", "startup", "preview_latency", "mixed_styles")
+NAMES = (
+    "engine_overhead",
+    "handoff",
+    "startup",
+    "preview_latency",
+    "mixed_styles",
+    "cache",
+    "prediction",
+    "throughput",
+    "goodput",
+    "simulate",
+)
 
 
 def main() -> None:
