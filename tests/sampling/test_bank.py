@@ -163,6 +163,14 @@ def test_other_weights_need_no_other_slot(make: Make) -> None:
     assert len(harness.sets_at_hand) == 1
 
 
+def test_style_after_another_left_its_slot_equals_a_fresh_one(make: Make) -> None:
+    harness = make(1)
+    for styles in ((INK,), (NOTO,)):
+        harness.picture(*styles)
+    assert harness.sets_at_hand == [{"noto"}]
+    assert torch.equal(harness.picture(NOTO, steps=3), make(1).picture(NOTO, steps=3))
+
+
 def test_least_recently_used_set_leaves(make: Make, paths: dict[str, Path], tmp_path: Path) -> None:
     paths["third"] = changed(paths["ink"], tmp_path / "third.safetensors", 2.0)
     harness = make(2)

@@ -221,13 +221,36 @@ class Room(torch.nn.Module):
         return output
 
 
-def random_pack(room: Room, seed: int, rank: int) -> Pack:
+def random_style(network: torch.nn.Module, seed: int, rank: int) -> dict[str, LoraLayer]:
+    """Acts on every layer that can be acted on."""
     rng = torch.Generator().manual_seed(seed)
     layers = {}
-    for name, (out, *inside) in layer_shapes(room).items():
+    for name, (out, *inside) in layer_shapes(network).items():
         down = torch.randn(rank, math.prod(inside), generator=rng) / 100
         layers[name] = LoraLayer(down, torch.randn(out, rank, generator=rng) / 10)
-    return make_pack([layers], torch.float32)
+    return layers
+
+
+def random_pack(network: torch.nn.Module, seed: int, rank: int) -> Pack:
+    return make_pack([random_style(network, seed, rank)], torch.float32)
+
+
+@torch.no_grad()
+def test_every_layer_of_the_network_equals_weights_that_hold_the_style(model: Model) -> None:
+    """Also those that train rarely: both ends, embeddings, shortcuts, sampling up and down; recorded and not."""
+    unet = model.unet("final")
+    style, fused = random_style(unet, 1, 8), copy.deepcopy(unet)
+    for name, layer in style.items():
+        weight: Any = fused.get_submodule(name).weight
+        weight += 0.6 * (layer.up @ layer.down).view_as(weight)
+    network, given = TracedUNet(unet), inputs(2)
+    acting = Layout().gather(
+        [Placed(make_pack([style], torch.float32), (0.6,)), None], torch.device("cpu"), torch.float32
+    )
+    ours = network.eager(*given, None, acting)
+    torch.testing.assert_close(ours[:1], raw(fused, given)[:1], atol=TOLERANCE, rtol=1e-4)
+    torch.testing.assert_close(ours[1:], raw(unet, given)[1:], atol=TOLERANCE, rtol=1e-4)
+    assert torch.equal(network(*given, None, acting), ours)
 
 
 @torch.no_grad()

@@ -81,6 +81,19 @@ def test_equals_the_network_when_styles_act(
 
 
 @torch.no_grad()
+def test_masked_text_stays_masked_when_styles_act(model: Model, traced: TracedUNet, packs: list[Pack]) -> None:
+    given, mask = inputs(model, 3, chunks=2), torch.ones(3, 154, dtype=torch.bool)
+    mask[1, 77:] = False
+    acting = Layout().gather(cast_of(packs, 3), model.device, torch.float32)
+    masked = traced(*given, mask, acting)
+    assert torch.equal(masked, traced.eager(*given, mask, acting))
+    open_rows = traced(*given, None, acting)
+    torch.testing.assert_close(masked[::2], open_rows[::2], atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(masked[1], open_rows[1], atol=1e-3)
+    assert not torch.allclose(masked, traced(*given, mask), atol=1e-3)
+
+
+@torch.no_grad()
 def test_records_anew_only_when_styles_act_on_more_layers(model: Model, packs: list[Pack]) -> None:
     traced, layout, given = TracedUNet(model.unet("final")), Layout(), inputs(model)
     recorded = []
