@@ -109,6 +109,7 @@ def models(as_json: AsJson = False) -> None:
 @tells
 def worker(
     roles: Annotated[str | None, typer.Option(help="Comma list of preview, final, decode, finish")] = None,
+    fuse: Annotated[str | None, typer.Option(help="Only renders of this style, in its weights: ink or ink:0.8")] = None,
     exit_with_parent: Hidden = False,
 ) -> None:
     """Run a worker of one or more roles; it finds its work in Redis."""
@@ -116,7 +117,7 @@ def worker(
     from sampling.profile import load_profile
 
     _prepare(exit_with_parent)
-    settings = load_settings()
+    settings = load_settings(**({} if fuse is None else {"fuse": fuse}))
     wanted = [role.strip() for role in (roles or settings.roles).split(",") if role.strip()]
     unknown = [role for role in wanted if role not in ROLES]
     if unknown or not wanted:

@@ -27,7 +27,7 @@ from shared_cache.metrics import Board
 from shared_cache.objects import DiskObjects, load_secret
 from shared_cache.previews import Previews, kept_previews
 from shared_cache.queue import Backlog
-from shared_cache.registry import Registry, WorkerCount, new_worker_id
+from shared_cache.registry import ReadyWorkers, Registry, new_worker_id
 from shared_cache.renders import Renders
 from styles.catalogue import Catalogue, load_catalogue
 
@@ -98,7 +98,7 @@ def open_context(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S)
             capacity=settings.lane_capacity,
             max_rows=settings.max_final_rows,
             backlog=Backlog(client),
-            workers=WorkerCount(registry, "final"),
+            workers=ReadyWorkers(registry, "final").count,
             clock=clock,
         ),
         answer_timeout_s=answer_timeout_s,

@@ -27,9 +27,11 @@ from final_engine.decode_stage import DecodeWork
 from final_engine.engine import FinalEngine
 from final_engine.finish_stage import FinishWork
 from final_engine.glimpse import Glimpses
+from final_engine.routes import Routes, fused_of
 from final_engine.stage import Stage
 from preview_engine.engine import PreviewEngine
 from preview_engine.outbox import Outbox
+from sampling import lora
 from sampling.bank import Bank
 from sampling.decode import Decoder
 from sampling.denoiser import Denoiser
@@ -53,7 +55,7 @@ from shared_cache.metrics import Board
 from shared_cache.objects import DiskObjects, load_secret
 from shared_cache.previews import Previews, kept_previews
 from shared_cache.queue import Lanes
-from shared_cache.registry import Registry, WorkerCount, new_worker_id
+from shared_cache.registry import ReadyWorkers, Registry, new_worker_id
 from shared_cache.renders import Renders
 from styles.catalogue import Catalogue, load_catalogue
 
@@ -96,6 +98,7 @@ class Worker:
         self._engines: dict[str, Engine] = {}  # by pool, in order of priority
         self._parts = ExitStack()
         self._model: Model | None = None
+        self._fused = fused_of(settings)
         self._clock = shared_clock(client)
         self._costs = Costs(client, load_profile(settings.model_dir).version, self._clock)
 
@@ -124,6 +127,8 @@ class Worker:
     def _announce(self, stop: threading.Event) -> None:
         """Says every few seconds that this worker is warm, and what it measured; who falls silent is forgotten."""
         body: dict[str, Any] = {"roles": self.roles, "ready": True, "pid": os.getpid()}
+        if self._fused is not None:
+            body["fused"] = str(self._fused)
         if self._model is not None:
             body |= {
                 "model": self._model.profile.id,
@@ -192,6 +197,8 @@ class Worker:
 
     def _final_engine(self, model: Model, encoder: Encoder, decoder: Decoder, catalogue: Catalogue) -> FinalEngine:
         settings, profile = self._settings, model.profile
+        if self._fused is not None:
+            lora.fuse(model.unet("final"), catalogue.paths()[self._fused.id], self._fused.weight)
         bank = self._bank(model, catalogue)
         loop = StepLoop(Denoiser(model, "final"), bank, settings.max_final_rows, perf_counter)
         warm(loop, encoder, decoder, profile, profile.final, list(catalogue.paths()))
@@ -200,7 +207,8 @@ class Worker:
         encode = EncodeStage(encoder, self._signal.notify)
         self._start(glimpses)
         self._parts.callback(encode.close)
-        lanes = Lanes(self._redis, [str(bucket) for bucket in profile.buckets], self.id)
+        fused = None if self._fused is None else str(self._fused)
+        lanes = Lanes(self._redis, [str(bucket) for bucket in profile.buckets], self.id, fused)
         return FinalEngine(
             loop=loop,
             encode=encode,
@@ -209,7 +217,7 @@ class Worker:
             kept=kept_previews(self._redis),
             costs=self._live_costs("final", stored),
             batching=settings.batching,
-            workers=WorkerCount(self._registry, "final"),
+            routes=Routes(self._fused, ReadyWorkers(self._registry, "final")),
             glimpses=glimpses,
             metrics=self._metrics,
             latent_scale=model.vae_scale,

@@ -1,4 +1,6 @@
-"""Eight styles in one batch beside one style, none, and the stock pipeline that switches adapters for each request.
+"""Eight styles in one batch beside one style, the same in a dedicated worker's weights, none, and the stock pipeline.
+
+The stock pipeline switches adapters for each request.
 
 python -m benchmarks.mixed_styles [--steps 4] [--rounds 5] [--threads N]
 """
@@ -6,9 +8,11 @@ python -m benchmarks.mixed_styles [--steps 4] [--rounds 5] [--threads N]
 from __future__ import annotations
 
 import argparse
+import copy
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -21,6 +25,7 @@ from benchmarks.bundle import SQUARE, prompts, run
 from benchmarks.report import emit
 from core.recipe import Sampler, StyleUse
 from core.settings import BUNDLED_MODEL
+from sampling import lora
 from sampling.bank import Bank
 from sampling.denoiser import Denoiser
 from sampling.encoder import Encoder
@@ -109,11 +114,19 @@ class Stock:
             )
 
 
-def measure(ours: Ours, stock: Stock, styles: list[str], guidance: float, rounds: int) -> dict[str, float]:
+def dedicated(model: Model, path: Path, steps: int) -> Ours:
+    """A worker whose UNet has one style in its weights."""
+    unet = copy.deepcopy(model.unet("final"))
+    lora.fuse(unet, path)
+    return Ours(replace(model, unet_final=unet), {}, steps)
+
+
+def measure(ours: Ours, fused: Ours, stock: Stock, styles: list[str], guidance: float, rounds: int) -> dict[str, float]:
     """Images a second, medians of rounds in which each is first in its turn."""
     jobs: dict[str, Callable[[], None]] = {
         "mixed": lambda: ours.paint(styles, guidance),
         "one_style": lambda: ours.paint(styles[:1] * ROWS, guidance),
+        "fused": lambda: fused.paint([""] * ROWS, guidance),
         "none": lambda: ours.paint([""] * ROWS, guidance),
         "stock": lambda: stock.paint(styles, guidance),
     }
@@ -128,7 +141,9 @@ def measure(ours: Ours, stock: Stock, styles: list[str], guidance: float, rounds
             seconds[name].append(perf_counter() - started_s)
     median = {name: statistics.median(values) for name, values in seconds.items()}
     rates = {f"{name}_images_s": round(ROWS / value, 3) for name, value in median.items()}
-    ratios = {f"mixed_to_{name}": _ratio(seconds[name], seconds["mixed"]) for name in ("one_style", "none", "stock")}
+    ratios = {
+        f"mixed_to_{name}": _ratio(seconds[name], seconds["mixed"]) for name in ("one_style", "fused", "none", "stock")
+    }
     return {"guidance": guidance, **rates, **ratios}
 
 
@@ -168,8 +183,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         paths, moved = style_files(Path(folder))
         ours, stock = Ours(model, paths, given.steps), Stock(paths, given.steps)
-        lines = [measure(ours, stock, list(paths), guidance, given.rounds) for guidance in GUIDANCE]
+        fused = dedicated(model, next(iter(paths.values())), given.steps)
+        lines = [measure(ours, fused, stock, list(paths), guidance, given.rounds) for guidance in GUIDANCE]
         ours.close()
+        fused.close()
         swap = swap_ms(model, paths)
     config: dict[str, Any] = {
         "rows": ROWS,

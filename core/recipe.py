@@ -34,6 +34,20 @@ class StyleUse:
     id: str
     weight: float
 
+    def __str__(self) -> str:
+        return f"{self.id}:{self.weight:g}"
+
+    @classmethod
+    def parse(cls, text: str) -> StyleUse:
+        """Reads "ink" or "ink:0.8". Raises: ValueError when the weight is no number."""
+        style_id, colon, weight = text.partition(":")
+        return cls(style_id, float(weight) if colon else 1.0)
+
+
+def spelled(styles: tuple[StyleUse, ...]) -> str:
+    """The same text for the same styles in any order; empty for none."""
+    return "+".join(sorted(str(use) for use in styles))
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:

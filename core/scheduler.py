@@ -24,7 +24,7 @@ BENEFIT_OF_DOUBT = 0.9  # of the predicted time is what a running task must be s
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A render as a policy sees it: rows network rows, steps still to do.
+    """A render as a policy sees it: rows network rows, steps still to do; styles as core.recipe spells them.
 
     Units: arrived_s and due_s on the clock that decide is given.
     """
@@ -36,6 +36,7 @@ class Task:
     images: int = 1
     arrived_s: float = 0.0
     due_s: float = NO_DEADLINE
+    styles: str = ""
 
 
 @dataclass(frozen=True, slots=True)

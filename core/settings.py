@@ -38,6 +38,7 @@ class Settings(BaseSettings):
     torch_threads: int | None = Field(None, ge=1, description="threads of one network forward; default half the cores")
     max_preview_rows: int = Field(8, ge=1, le=64, description="previews in one denoising batch")
     max_final_rows: int = Field(8, ge=2, le=64, description="network rows in one denoising batch of renders")
+    fuse: str | None = Field(None, description="style, as ink or ink:0.8, that a final worker is dedicated to")
     batching: BatchingMode = Field(BatchingMode.STEP, description="step: renders join at any step; cohort: in groups")
     style_slots: int = Field(8, ge=1, description="sets of styles that each pool keeps at hand; more of them wait")
     embedding_cache_mb: int = Field(64, ge=1, description="prompt embeddings kept in a worker, MiB")

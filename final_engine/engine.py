@@ -17,6 +17,7 @@ from core.scheduler import NO_DEADLINE, BatchingMode, Task, policy_of
 from final_engine.claim import claim
 from final_engine.glimpse import Glimpses
 from final_engine.handoff import start_of
+from final_engine.routes import Routes
 from sampling.encode_stage import Encoded, EncodeStage
 from sampling.loop import StepLoop, StepReport
 from sampling.rows import Row
@@ -72,7 +73,7 @@ class FinalEngine:
         batching: BatchingMode,
         glimpses: Glimpses,
         metrics: Metrics,
-        workers: Callable[[], int],
+        routes: Routes,
         latent_scale: int,
         max_rows: int,
         lease_s: float,
@@ -88,7 +89,7 @@ class FinalEngine:
         self._batching = batching
         self._glimpses = glimpses
         self._metrics = metrics
-        self._workers = workers
+        self._routes = routes
         self._latent_scale = latent_scale
         self._max_rows = max_rows
         self._lease_s = lease_s
@@ -126,10 +127,11 @@ class FinalEngine:
 
     def _admit(self) -> None:
         """Takes what the policy lets join, ends what cannot be in time, and puts what is encoded into the loop."""
-        waiting = self._lanes.peek()
-        policy = policy_of(self._batching, self._costs.table, self._max_rows, self._workers())
+        now_s = self._clock()
+        waiting = [task for task in self._lanes.peek() if self._routes.mine(task, now_s)]
+        policy = policy_of(self._batching, self._costs.table, self._max_rows, self._routes.workers())
         running = [job.task for job in self._jobs.values()]
-        decision = policy.decide(running, waiting, self._clock())
+        decision = policy.decide(running, waiting, now_s)
         for render_id in decision.doomed:
             self._reject(render_id)
         for entry in self._lanes.take(decision.admit):
@@ -177,7 +179,7 @@ class FinalEngine:
                 guidance_scale=recipe.guidance_scale,
                 sampler=recipe.sampler,
                 seed=recipe.seed + index,
-                styles=recipe.styles,
+                styles=self._routes.styles(recipe),
                 embedding=encoded.positive,
                 negative=encoded.negative,
                 strength=start.strength,

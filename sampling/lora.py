@@ -286,14 +286,14 @@ def _first_line(error: Exception) -> str:
 
 
 @torch.no_grad()
-def fuse(unet: UNet2DConditionModel, path: Path) -> None:
-    """Adds a file's delta to the weights for good.
+def fuse(unet: UNet2DConditionModel, path: Path, weight: float = 1.0) -> None:
+    """Adds a file's delta, times weight, to the UNet's weights for good.
 
     Raises: InvalidInput as read does.
     """
     modules: dict[str, Any] = dict(unet.named_modules())
     for layer, matrices in read(path, Networks.of(unet)).get(UNET, {}).items():
-        weight = modules[layer].weight
-        weight += (matrices.up.float() @ matrices.down.float()).view_as(weight).to(weight.dtype)
-        if not bool(weight.isfinite().all()):
+        base = modules[layer].weight
+        base += (weight * (matrices.up.float() @ matrices.down.float())).view_as(base).to(base.dtype)
+        if not bool(base.isfinite().all()):
             raise InvalidInput("styles", f"{path.name} does not fit this model: {layer} overflows")

@@ -45,11 +45,17 @@ class Ahead:
 
 
 class Lanes(Reader):
-    """All lanes of some buckets, read in the order of the queue."""
+    """All lanes of some buckets, read in the order of the queue.
 
-    def __init__(self, client: redis.Redis, buckets: Sequence[str | Bucket], consumer: str) -> None:
+    styles: spelled as core.recipe does; a worker that names them is for renders of exactly these.
+    """
+
+    def __init__(
+        self, client: redis.Redis, buckets: Sequence[str | Bucket], consumer: str, styles: str | None = None
+    ) -> None:
         super().__init__(client, [lane_name(STANDARD, bucket) for bucket in buckets], FINAL_GROUP, consumer)
         self._buckets = [str(bucket) for bucket in buckets]
+        self._styles = styles
         self._look = client.register_script(queue_scripts.LOOK)
         self._take = client.register_script(queue_scripts.TAKE)
         self._tidy = client.register_script(queue_scripts.TIDY)
@@ -81,8 +87,9 @@ class Lanes(Reader):
 
     def _task(self, render_id: str, row: Sequence[bytes | None]) -> Task | None:
         """None for a render that is gone, or not for this worker."""
-        texts = ["null" if text is None else text.decode() for text in row]
-        return _task(render_id, texts) if texts[0] in self._buckets else None
+        bucket, styles, *numbers = ("null" if text is None else text.decode() for text in row)
+        mine = bucket in self._buckets and self._styles in (None, styles)
+        return _task(render_id, bucket, styles, numbers) if mine else None
 
     def take(self, render_ids: Sequence[str]) -> list[Entry]:
         """Those of them that still wait; they are ours now, in this order."""
@@ -124,8 +131,7 @@ def _claim(row: Sequence[bytes | None]) -> Claim:
     return claim_of(render_id, work_s, created_s, created_s + limit_s - max(0.0, (gpu_s or 0.0) - work_s))
 
 
-def _task(render_id: str, texts: Sequence[str]) -> Task:
-    bucket, *numbers = texts
+def _task(render_id: str, bucket: str, styles: str, numbers: Sequence[str]) -> Task:
     rows, steps, images, created_s, limit_s = (json.loads(text) for text in numbers)
     return Task(
         id=render_id,
@@ -135,4 +141,5 @@ def _task(render_id: str, texts: Sequence[str]) -> Task:
         images=int(images),
         arrived_s=float(created_s),
         due_s=NO_DEADLINE if limit_s is None else float(created_s) + float(limit_s),
+        styles=styles,
     )

@@ -8,7 +8,7 @@ LOOK = """
 -- ARGV: ids. What a policy needs to know of each, and never changes while it waits.
 local got = {}
 for i, id in ipairs(ARGV) do
-  got[i] = redis.call('HMGET', 'fl:render:' .. id, 'bucket', 'rows', 'steps', 'n', 'created_s', 'deadline_s')
+  got[i] = redis.call('HMGET', 'fl:render:' .. id, 'bucket', 'styles', 'rows', 'steps', 'n', 'created_s', 'deadline_s')
 end
 return got
 """

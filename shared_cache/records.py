@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from core.recipe import Recipe
+from core.recipe import Recipe, spelled
 from core.render import State
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,7 @@ class Record:
 def encode(record: Record) -> list[str]:
     """Field, value, field, value … for HSET."""
     pairs = ["state", record.state.value, "recipe", json.dumps(record.recipe.as_dict())]
+    pairs += ["styles", spelled(record.recipe.styles)]  # for those who choose what to take
     for name in (*RAW, *PLAIN, *MERGED, "batch_sizes"):
         pairs += _pairs(name, getattr(record, name))
     return pairs

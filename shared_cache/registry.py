@@ -73,20 +73,27 @@ class Registry:
         return roles
 
 
-class WorkerCount:
-    """How many workers are ready for a role, looked up at most once in refresh_s; safe for threads."""
+class ReadyWorkers:
+    """The workers that are ready for a role, looked up at most once in refresh_s; safe for threads."""
 
     def __init__(self, registry: Registry, role: str, refresh_s: float = 2.0) -> None:
         self._registry = registry
         self._role = role
         self._refresh_s = refresh_s
-        self._known = (-refresh_s, 0)  # when it was looked up, and how many there were
+        self._known: tuple[float, list[dict[str, Any]]] = (-refresh_s, [])  # when they were looked up, and they
 
-    def __call__(self) -> int:
+    def count(self) -> int:
+        return len(self._ready())
+
+    def fused(self) -> frozenset[str]:
+        """Styles, as core.recipe spells them, that a worker is dedicated to."""
+        return frozenset(str(worker["fused"]) for worker in self._ready() if worker.get("fused"))
+
+    def _ready(self) -> list[dict[str, Any]]:
         now_s = time.monotonic()
         if now_s - self._known[0] > self._refresh_s:
             ready = [worker for worker in self._registry.workers() if self._role in ready_of(worker)]
-            self._known = (now_s, len(ready))
+            self._known = (now_s, ready)
         return self._known[1]
 
 

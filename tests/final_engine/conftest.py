@@ -23,6 +23,7 @@ from final_engine.door import RenderWish
 from final_engine.engine import FinalEngine
 from final_engine.finish_stage import FinishWork
 from final_engine.glimpse import Glimpses
+from final_engine.routes import Routes
 from final_engine.stage import Stage
 from sampling.encode_stage import EncodeStage
 from sampling.picture import to_jpeg
@@ -34,6 +35,7 @@ from shared_cache.latents import Latents, pack
 from shared_cache.objects import DiskObjects
 from shared_cache.previews import Previews, StoredPreview, kept_previews
 from shared_cache.queue import Backlog, Lanes
+from shared_cache.registry import ReadyWorkers, Registry
 from shared_cache.renders import Record, Renders
 from tests.makers import a_final_recipe, a_preview_recipe
 
@@ -62,7 +64,7 @@ class FinalPath:
             kept=kept_previews(client),
             costs=LiveCosts(self.costs, "test/final", FAST),
             batching=BatchingMode.STEP,
-            workers=lambda: 1,
+            routes=Routes(None, ReadyWorkers(Registry(client), "final")),
             glimpses=self.glimpses,
             metrics=self.metrics,
             latent_scale=parts.model.vae_scale,
