@@ -5,13 +5,13 @@ BIN := $(VENV)/bin
 export GRADIO_ANALYTICS_ENABLED = False
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: run test lint bench clean browser
+.PHONY: run test lint bench clean browser nginx
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.installed
 	@exec $(BIN)/firstlight serve
 
-test: $(VENV)/.installed-test browser lint
+test: $(VENV)/.installed-test browser nginx lint
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.installed-test
@@ -38,6 +38,15 @@ browser:
 	  echo "installing chromium for the browser tests"; \
 	  SUDO=$$(test "$$(id -u)" = 0 || echo sudo); \
 	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; }
+
+# Unpacked into .venv, not installed: Debian's package would start a server of its own on port 80.
+nginx: $(VENV)/bin/pip
+	@command -v nginx >/dev/null || test -x $(VENV)/nginx/usr/sbin/nginx || { \
+	  echo "fetching nginx for the proxy tests"; \
+	  SUDO=$$(test "$$(id -u)" = 0 || echo sudo); \
+	  cd $(VENV); \
+	  apt-get download -qq nginx 2>/dev/null || { $$SUDO apt-get update -qq && apt-get download -qq nginx 2>/dev/null; }; \
+	  dpkg -x nginx_*.deb nginx && rm nginx_*.deb; }
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
