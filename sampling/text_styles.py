@@ -21,7 +21,7 @@ from sampling.slots import Acting, EachThread, install
 from sampling.style_files import Source, source_of
 from shared_cache.safetensors_header import read_header
 
-MAX_KEPT = 32
+MAX_KEPT = 16  # files; a large model's text parts are some 50 MB each
 
 
 @dataclass(frozen=True, slots=True)
