@@ -98,10 +98,11 @@ def wish_of(context: Context, arrival: Arrival, prompt: str) -> RenderWish:
     return RenderWish(recipe, deadline_s=None if arrival.limit_s == float("inf") else arrival.limit_s)
 
 
-def submit(context: Context, arrival: Arrival, prompt: str) -> Record | None:
-    """None when the door refuses it."""
+def submit(context: Context, arrival: Arrival, prompt: str, key: str | None = None) -> Record | None:
+    """None when the door refuses it. key is one for asking again."""
+    idempotency = None if key is None else (key, key)
     try:
-        return context.admission.submit(arrival.owner, wish_of(context, arrival, prompt))
+        return context.admission.submit(arrival.owner, wish_of(context, arrival, prompt), idempotency)
     except Overloaded:
         return None
 
