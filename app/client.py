@@ -65,6 +65,9 @@ class Client:
     def styles(self) -> dict[str, Any]:
         return self._ask("GET", "api/v1/styles")
 
+    def workers(self) -> dict[str, Any]:
+        return self._ask("GET", "api/v1/workers")
+
     def models(self) -> dict[str, Any]:
         return self._ask("GET", "api/v1/models")
 

@@ -29,18 +29,30 @@ async def healthz() -> dict[str, str]:
 @router.get("/readyz")
 def readyz(context: Here, response: Response) -> dict[str, Any]:
     """200 only when a warm worker stands for every role."""
-    roles = ready_roles(context.registry)
-    ready = all(roles.values())
+    workers = ready_workers(context.registry)
+    ready = all(workers.values())
     response.status_code = 200 if ready else 503
-    return {"ready": ready, "roles": roles}
+    return {"ready": ready, "roles": {role: count > 0 for role, count in workers.items()}, "workers": workers}
 
 
-def ready_roles(registry: Registry) -> Mapping[str, bool]:
+def ready_workers(registry: Registry) -> Mapping[str, int]:
+    """How many workers are ready for each role; none while the queue cannot be reached."""
     try:
-        warm = registry.ready_roles()
+        counts = registry.ready_counts()
     except RedisError:
-        warm = set()
-    return {role: role in warm for role in ROLES}
+        return dict.fromkeys(ROLES, 0)
+    return {role: counts[role] for role in ROLES}
+
+
+@router.get("/api/v1/workers")
+def workers(context: Here) -> dict[str, Any]:
+    """The workers that live, and the model that this server asks for."""
+    return {
+        "now_s": context.clock(),
+        "model": context.profile.id,
+        "version": context.profile.version,
+        "workers": context.registry.workers(),
+    }
 
 
 @router.get("/api/v1/models")

@@ -133,7 +133,7 @@ def _run_web(settings: Settings, place: Place, say: Say, started_s: float) -> No
 
 def _watch(settings: Settings, server: Any, place: Place, say: Say, started_s: float) -> None:
     """Says when the page answers, and when the pools are warm."""
-    from app.meta import ready_roles
+    from app.meta import ready_workers
 
     while not server.started:
         time.sleep(0.02)
@@ -141,7 +141,7 @@ def _watch(settings: Settings, server: Any, place: Place, say: Say, started_s: f
     assert settings.redis_url is not None
     registry = Registry(connect(settings.redis_url))
     while not server.should_exit:
-        if all(ready_roles(registry).values()):
+        if all(ready_workers(registry).values()):
             say("ready", {"seconds": round(time.monotonic() - started_s, 1)})
             return
         time.sleep(0.1)

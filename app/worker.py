@@ -11,11 +11,13 @@ import signal
 import threading
 from collections.abc import Collection
 from contextlib import ExitStack
+from importlib.metadata import version
 from time import perf_counter
 from typing import Any
 
 import redis
 
+from app.announcer import Announcer
 from app.roles import ROLES
 from core.cost import CostTable
 from core.metrics import Metrics
@@ -60,7 +62,6 @@ from shared_cache.renders import Renders
 from styles.catalogue import Catalogue, load_catalogue
 
 log = logging.getLogger(__name__)
-ANNOUNCE_S = 3.0
 TORCH_ROLES = frozenset({"preview", "final", "decode"})
 
 
@@ -87,22 +88,35 @@ class Worker:
         self.id = new_worker_id()
         self._settings = settings
         self._redis = client
-        self._registry = Registry(client)
         self._metrics = Metrics()
-        self._board = Board(client)
         self._classifier = ImageClassifier(settings.nsfw_threshold)
         self._renders = Renders(client)
         self._latents = Latents(client)
         self._signal = Signal(client, *(role for role in ("preview", "final") if role in roles))
         self._embeddings: ByteLRU[Any] = ByteLRU(settings.embedding_cache_mb * 2**20)
         self._engines: dict[str, Engine] = {}  # by pool, in order of priority
+        self._banks: list[Bank] = []
         self._parts = ExitStack()
         self._model: Model | None = None
         self._fused = fused_of(settings)
         self._clock = shared_clock(client)
-        self._costs = Costs(client, load_profile(settings.model_dir).version, self._clock)
+        self._started_s = self._clock()
+        self._profile = load_profile(settings.model_dir)
+        self._costs = Costs(client, self._profile.version, self._clock)
+        self._registry = Registry(client, self._clock)
+        self._ready: tuple[str, ...] = ()
+        self._announcer = Announcer(
+            worker_id=self.id,
+            registry=self._registry,
+            board=Board(client),
+            renders=self._renders,
+            metrics=self._metrics,
+            describe=self._describe,
+            measure=self._measure,
+        )
 
     def __enter__(self) -> Worker:
+        self._announcer.start()
         if TORCH_ROLES & set(self.roles):
             use_threads(self._settings.torch_threads)
             self._model = load_model(self._settings.model_dir, roles=self.roles)
@@ -112,40 +126,42 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._registry.withdraw(self.id)
-        self._board.withdraw(self.id)
         self._parts.close()
+        self._announcer.close()
 
     def run(self, stop: threading.Event) -> None:
-        announcer = threading.Thread(target=self._announce, args=(stop,), name="announce", daemon=True)
-        announcer.start()
+        self._tell_ready(self.roles)
         if self._engines:
             DeviceLoop(self._engines, self._signal.wait, perf_counter, self._metrics).run(stop)
         stop.wait()
-        announcer.join()
+        self._tell_ready(())
 
-    def _announce(self, stop: threading.Event) -> None:
-        """Says every few seconds that this worker is warm, and what it measured; who falls silent is forgotten."""
-        body: dict[str, Any] = {"roles": self.roles, "ready": True, "pid": os.getpid()}
-        if self._fused is not None:
-            body["fused"] = str(self._fused)
-        if self._model is not None:
-            body |= {
-                "model": self._model.profile.id,
-                "version": self._model.profile.version,
-                "device": str(self._model.device),
-            }
-        while True:
-            cached = self._embeddings.stats()
-            self._metrics.cache(cached.hits, cached.misses, cached.bytes)
-            try:
-                self._registry.announce(self.id, body)
-                self._board.publish(self.id, self._metrics.text())
-                self._renders.repair()
-            except redis.RedisError as error:
-                log.warning("could not announce this worker: %s", error)
-            if stop.wait(ANNOUNCE_S):
-                return
+    def _tell_ready(self, roles: Collection[str]) -> None:
+        self._ready = tuple(roles)
+        self._announcer.changed()
+
+    def _describe(self) -> dict[str, Any]:
+        """What the registry tells of this worker; device and precision are None until the model is loaded."""
+        profile, model = self._profile, self._model
+        return {
+            "host": os.uname().nodename,
+            "pid": os.getpid(),
+            "roles": self.roles,
+            "ready": list(self._ready),
+            "model": profile.id,
+            "version": profile.version,
+            "buckets": [str(bucket) for bucket in profile.buckets],
+            "fused": None if self._fused is None else str(self._fused),
+            "styles": sorted({name for bank in self._banks for name in bank.resident()}),
+            "device": None if model is None else str(model.device),
+            "dtype": None if model is None else str(model.dtype).removeprefix("torch."),
+            "started_s": self._started_s,
+            "program": version("firstlight"),
+        }
+
+    def _measure(self) -> None:
+        cached = self._embeddings.stats()
+        self._metrics.cache(cached.hits, cached.misses, cached.bytes)
 
     def _start_torch_roles(self, model: Model) -> None:
         if "preview" in self.roles or "final" in self.roles:
@@ -242,6 +258,7 @@ class Worker:
     def _bank(self, model: Model, catalogue: Catalogue) -> Bank:
         bank = Bank(model, catalogue.paths(), self._settings.style_slots, self._signal.notify)
         self._parts.callback(bank.close)
+        self._banks.append(bank)
         return bank
 
     def _start_finish(self) -> None:

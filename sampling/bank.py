@@ -55,6 +55,11 @@ class Bank:
     def close(self) -> None:
         self._loader.shutdown(wait=True, cancel_futures=True)
 
+    def resident(self) -> tuple[str, ...]:
+        """The styles at hand, each once; safe to call from any thread."""
+        held = {source.path for key in list(self._slots) for source in key}
+        return tuple(sorted(style_id for style_id, path in self._paths.items() if path in held))
+
     def enter(self, row: Row) -> None:
         """Takes up a row; it is ready at once where it has no styles or they are at hand."""
         row.placed = None

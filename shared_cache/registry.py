@@ -6,7 +6,8 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 import redis
@@ -26,12 +27,13 @@ def _process(pid: int) -> str:
 class Registry:
     """Workers announce themselves again and again; one that stops is gone after its ttl."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
         self._client = client
+        self._clock = clock
 
     def announce(self, worker_id: str, info: Mapping[str, Any], ttl_s: float = 10) -> None:
-        """Writes info (roles, ready, models, device, pid); `ready` is a bool or the list of the roles that are."""
-        body = json.dumps({**info, "id": worker_id, "seen_s": time.time()})
+        """Writes info (docs/api.md lists it); `ready` is a bool or the list of the roles that are."""
+        body = json.dumps({**info, "id": worker_id, "seen_s": self._clock()})
         with self._client.pipeline() as pipe:
             pipe.set(keys.worker(worker_id), body, px=max(1, int(ttl_s * 1000)))
             pipe.sadd(keys.WORKERS, worker_id)
@@ -65,12 +67,9 @@ class Registry:
             self._client.srem(keys.WORKERS, *gone)
         return [json.loads(body) for body in bodies if body is not None]
 
-    def ready_roles(self) -> set[str]:
-        """Roles that at least one living worker is ready for."""
-        roles: set[str] = set()
-        for worker in self.workers():
-            roles.update(ready_of(worker))
-        return roles
+    def ready_counts(self) -> Counter[str]:
+        """How many living workers are ready, by role."""
+        return Counter(role for worker in self.workers() for role in ready_of(worker))
 
 
 class ReadyWorkers:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 BUNDLE = ROOT / "models" / "storybook" / "bundle"
-READY_TIMEOUT_S = 120
+READY_TIMEOUT_S = 300
 
 
 def free_port() -> int:

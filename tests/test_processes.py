@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import httpx
 import pytest
@@ -52,3 +53,20 @@ def test_preview_and_render_go_through_all_processes(app: RunningApp) -> None:
         assert found["state"] == "done", found
         assert found["handoff"]["similarity"] > 0
         assert http.get(found["images"][0]["url"]).headers["content-type"] == "image/png"
+
+
+def test_every_process_says_what_it_is(app: RunningApp) -> None:
+    with httpx.Client(base_url=app.url, timeout=TIMEOUT_S) as http:
+        assert http.get("/readyz").json()["workers"] == dict.fromkeys(roles_of_the_procfile(), 1)
+        found = http.get("/api/v1/workers").json()
+    workers = {worker["roles"][0]: worker for worker in found["workers"]}
+    assert sorted(workers) == sorted(roles_of_the_procfile())
+    for role, worker in workers.items():
+        assert worker["ready"] == worker["roles"] == [role]
+        assert (worker["model"], worker["version"]) == (found["model"], found["version"])
+        assert (worker["host"], worker["program"]) == (os.uname().nodename, version("firstlight"))
+        assert found["now_s"] - 120 < worker["started_s"] < worker["seen_s"] <= found["now_s"]
+        device = None if role == "finish" else "cpu"
+        assert (worker["device"], worker["dtype"]) == (device, device and "float32")
+        assert "128x128" in worker["buckets"]
+    assert "ink" in workers["preview"]["styles"]  # warm-up ran it

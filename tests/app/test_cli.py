@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 from app.address import announced, announced_url
 from app.cli import _prepare, app
+from app.fleet import row_of
 from app.output import numbered, write_picture
 from app.verbs import parse_styles
 from core.errors import InvalidInput
@@ -60,13 +61,13 @@ def firstlight(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env={**clean, **env}, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("verb", ["", "serve", "worker", "preview", "render", "styles", "models", "bench"])
+@pytest.mark.parametrize("verb", ["", "serve", "worker", "preview", "render", "styles", "models", "workers", "bench"])
 def test_help_reads_without_markup_or_missing_words(verb: str) -> None:
     told = run(app, [*filter(None, [verb]), "--help"])
     assert told.exit_code == 0
     assert "--exit-with-parent" not in told.output
     if not verb:
-        for word in ("serve", "worker", "preview", "render", "styles", "models", "bench"):
+        for word in ("serve", "worker", "preview", "render", "styles", "models", "workers", "bench"):
             assert word in told.output
 
 
@@ -80,6 +81,42 @@ def test_lists_are_one_json_object_with_and_without_a_server(
     assert json.loads(served.stdout) == json.loads(alone.stdout)
     assert key in json.loads(alone.stdout)
     assert run(app, [verb]).exit_code == 0
+
+
+A_WORKER = {
+    "roles": ["preview", "final"],
+    "ready": ["final"],
+    "model": "storybook",
+    "version": "0",
+    "device": "cuda:0",
+    "dtype": "float16",
+    "styles": ["ink"],
+    "fused": None,
+}
+
+
+def test_workers_are_shown_with_what_they_do(web: Web, here: Path) -> None:
+    assert "no worker lives" in run(app, ["workers"]).output
+    web.context.registry.announce("one", {**A_WORKER, "started_s": web.context.clock() - 7300})
+    assert json.loads(run(app, ["workers", "--json"]).stdout)["workers"][0]["id"] == "one"
+    told = run(app, ["workers"], env={"COLUMNS": "200"})
+    assert told.exit_code == 0, told.output
+    for words in ("preview, final", "storybook 0", "cuda:0 float16", "ink", "2 h", "0 s ago"):
+        assert words in told.output
+    web.context.registry.withdraw("one")
+
+
+def test_worker_with_another_model_is_pointed_out() -> None:
+    found = {"model": "storybook", "version": "1", "now_s": 90.0}
+    row = row_of({"id": "one", **A_WORKER, "started_s": 0.0, "seen_s": 88.5}, found)
+    assert row[2:] == ["final", "storybook 0 (not the server's)", "cuda:0 float16", "ink", "1 min", "1 s ago"]
+    dedicated = {"id": "one", **A_WORKER, "fused": "ink:0.8", "started_s": 0.0, "seen_s": 88.5}
+    assert row_of(dedicated, found)[5] == "ink:0.8 alone"
+
+
+def test_workers_without_a_server_say_how_to_start_one(tmp_path: Path) -> None:
+    told = firstlight("workers", FIRSTLIGHT_DATA_DIR=str(tmp_path))
+    assert told.returncode == 1 and "firstlight serve" in told.stderr
 
 
 def test_preview_writes_the_picture(web: Web, here: Path, warm: None) -> None:
@@ -202,6 +239,7 @@ def test_unknown_setting_and_role_are_told(tmp_path: Path) -> None:
 SERVE = """
 import sys
 from app.cli import _prepare, app
+from app.fleet import row_of
 app(["serve", "--port", "0", "--json", "--roles", ""], standalone_mode=False)
 import app.client, app.temporary, app.verbs
 print([name for name in ("torch", "diffusers", "transformers", "peft", "compel") if name in sys.modules])

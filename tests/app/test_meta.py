@@ -17,14 +17,27 @@ def test_healthz_answers(client: httpx.Client) -> None:
 def test_readyz_waits_for_every_role(web: Web, client: httpx.Client) -> None:
     registry = web.context.registry
     answer = client.get("/readyz")
-    assert (answer.status_code, answer.json()) == (503, {"ready": False, "roles": dict.fromkeys(ROLES, False)})
+    nobody = {"ready": False, "roles": dict.fromkeys(ROLES, False), "workers": dict.fromkeys(ROLES, 0)}
+    assert (answer.status_code, answer.json()) == (503, nobody)
     registry.announce("one", {"roles": ROLES[:2], "ready": True})
-    assert client.get("/readyz").status_code == 503
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()["workers"]["preview"]) == (503, 1)
     registry.announce("two", {"roles": ROLES[2:], "ready": True})
     answer = client.get("/readyz")
-    assert (answer.status_code, answer.json()) == (200, {"ready": True, "roles": dict.fromkeys(ROLES, True)})
+    everybody = {"ready": True, "roles": dict.fromkeys(ROLES, True), "workers": dict.fromkeys(ROLES, 1)}
+    assert (answer.status_code, answer.json()) == (200, everybody)
     for worker in ("one", "two"):
         registry.withdraw(worker)
+
+
+def test_workers_are_listed_with_what_the_server_asks_for(web: Web, client: httpx.Client) -> None:
+    web.context.registry.announce("one", {"roles": ["finish"], "ready": ["finish"], "host": "here"})
+    found = client.get("/api/v1/workers").json()
+    assert (found["model"], found["version"]) == (web.context.profile.id, web.context.profile.version)
+    (worker,) = found["workers"]
+    assert (worker["id"], worker["host"], worker["ready"]) == ("one", "here", ["finish"])
+    assert abs(found["now_s"] - worker["seen_s"]) < 5
+    web.context.registry.withdraw("one")
 
 
 def test_default_roles_are_all_roles() -> None:

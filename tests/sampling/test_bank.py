@@ -177,6 +177,7 @@ def test_least_recently_used_set_leaves(make: Make, paths: dict[str, Path], tmp_
     for styles in ((INK,), (NOTO,), (INK,), (StyleUse("third", 1.0),)):
         harness.picture(*styles)
     assert harness.sets_at_hand == [{"ink"}, {"third"}]
+    assert harness.bank.resident() == ("ink", "third")
 
 
 def test_more_sets_than_slots_wait_in_order_and_hold_nobody_up(make: Make) -> None:

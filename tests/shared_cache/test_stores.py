@@ -51,16 +51,17 @@ def test_packed_arrays_are_the_same_bytes_each_time() -> None:
     assert np.array_equal(unpack(pack(arrays))["a"], arrays["a"])
 
 
-def test_ready_roles_are_those_of_living_ready_workers(client: redis.Redis) -> None:
+def test_ready_counts_are_those_of_living_ready_workers(client: redis.Redis) -> None:
     registry = Registry(client)
-    assert registry.ready_roles() == set()
+    assert registry.ready_counts() == {}
     registry.announce("w1", {"roles": ["preview", "final"], "ready": ["preview"], "pid": 1})
     registry.announce("w2", {"roles": ["decode"], "ready": True})
     registry.announce("w3", {"roles": ["finish"], "ready": False})
-    assert registry.ready_roles() == {"preview", "decode"}
-    assert [worker["id"] for worker in registry.workers()] == ["w1", "w2", "w3"]
+    registry.announce("w4", {"roles": ["preview", "final"], "ready": ["preview"]})
+    assert registry.ready_counts() == {"preview": 2, "decode": 1}
+    assert [worker["id"] for worker in registry.workers()] == ["w1", "w2", "w3", "w4"]
     registry.withdraw("w2")
-    assert registry.ready_roles() == {"preview"}
+    assert registry.ready_counts() == {"preview": 2}
 
 
 def test_worker_is_gone_when_it_stops_announcing_itself(client: redis.Redis) -> None:
@@ -69,7 +70,7 @@ def test_worker_is_gone_when_it_stops_announcing_itself(client: redis.Redis) -> 
     time.sleep(0.08)
     assert registry.workers() == []
     registry.announce("w1", {"roles": ["final"], "ready": True})
-    assert registry.ready_roles() == {"final"}
+    assert registry.ready_counts() == {"final": 1}
 
 
 def test_workers_of_a_process_that_died_are_withdrawn_and_no_others(client: redis.Redis) -> None:
