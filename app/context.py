@@ -51,6 +51,7 @@ class Context:
     pulses: Pulses
     objects: DiskObjects
     registry: Registry
+    workers: ReadyWorkers
     clock: SteadyClock
     board: Board
     metrics: Metrics
@@ -70,13 +71,14 @@ def open_context(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S)
     client = connect(settings.redis_url)
     clock, registry = shared_clock(client), Registry(client)
     renders, kept = Renders(client), kept_previews(client)
+    workers = ReadyWorkers(registry, "final", profile.model)
     return Context(
         settings=settings,
         redis=client,
         profile=profile,
         catalogue=catalogue,
         recipes=Recipes(profile, catalogue),
-        mailbox=Mailbox(client),
+        mailbox=Mailbox(client, profile.model),
         router=Router(Replies(client)),
         renders=renders,
         kept=kept,
@@ -84,6 +86,7 @@ def open_context(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S)
         pulses=Pulses(),
         objects=DiskObjects(settings.data_dir / "objects", load_secret(settings.data_dir), settings.public_url),
         registry=registry,
+        workers=workers,
         clock=clock,
         board=Board(client),
         metrics=Metrics(),
@@ -98,7 +101,7 @@ def open_context(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S)
             capacity=settings.lane_capacity,
             max_rows=settings.max_final_rows,
             backlog=Backlog(client),
-            workers=ReadyWorkers(registry, "final").count,
+            workers=workers.count,
             clock=clock,
         ),
         answer_timeout_s=answer_timeout_s,

@@ -29,16 +29,16 @@ async def healthz() -> dict[str, str]:
 @router.get("/readyz")
 def readyz(context: Here, response: Response) -> dict[str, Any]:
     """200 only when a warm worker stands for every role."""
-    workers = ready_workers(context.registry)
+    workers = ready_workers(context.registry, context.profile.model)
     ready = all(workers.values())
     response.status_code = 200 if ready else 503
     return {"ready": ready, "roles": {role: count > 0 for role, count in workers.items()}, "workers": workers}
 
 
-def ready_workers(registry: Registry) -> Mapping[str, int]:
-    """How many workers are ready for each role; none while the queue cannot be reached."""
+def ready_workers(registry: Registry, model: str) -> Mapping[str, int]:
+    """How many workers are ready for each role with this model; none while the queue cannot be reached."""
     try:
-        counts = registry.ready_counts()
+        counts = registry.ready_counts(model)
     except RedisError:
         return dict.fromkeys(ROLES, 0)
     return {role: counts[role] for role in ROLES}

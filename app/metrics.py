@@ -49,7 +49,7 @@ async def publish(context: Context) -> None:
 
 
 def _look(context: Context) -> tuple[Look, list[dict[str, Any]]]:
-    return context.board.look(context.profile.buckets), context.registry.workers()
+    return context.board.look(context.profile.buckets, context.profile.model), context.registry.workers()
 
 
 def shared_metrics(look: Look | None, workers: list[dict[str, Any]]) -> CollectorRegistry:

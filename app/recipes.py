@@ -46,6 +46,8 @@ class Recipes:
 
     def following(self, preview: Recipe, body: RenderBody) -> Recipe:
         """The preview's recipe as a render; fields that shaped the preview may be repeated, not changed."""
+        if preview.model != self._profile.model:
+            raise InvalidInput("preview_id", "was made by another version of the model; preview the text again")
         for name in ("prompt", "seed", "width", "height"):
             given = getattr(body, name)
             if given is not None and given != getattr(preview, name):

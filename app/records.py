@@ -22,6 +22,7 @@ def view(context: Context, record: Record, root_path: str) -> dict[str, Any]:
         "state": record.state.value,
         "progress": {"step": record.step, "steps": record.steps},
         "position": place(context, record),
+        "waits_for": _waits_for(context, record),
         "predicted_s": record.predicted_s,
         "predicted_gpu_s": record.predicted_gpu_s,
         "timings_ms": record.timings_ms,
@@ -41,6 +42,16 @@ def place(context: Context, record: Record) -> int | None:
     """1 is next; None when it does not wait any more."""
     ahead = context.renders.position(record.id) if record.state is State.QUEUED else None
     return None if ahead is None else ahead + 1
+
+
+def _waits_for(context: Context, record: Record) -> str | None:
+    """The model that a render waits for because no worker that lives has it."""
+    if record.state is not State.QUEUED:
+        return None
+    model = record.recipe.model
+    own = model == context.profile.model
+    count = context.workers.count() if own else context.registry.ready_counts(model)["final"]
+    return None if count else model
 
 
 def _preview_url(context: Context, record: Record, root_path: str) -> str | None:

@@ -139,9 +139,9 @@ def _watch(settings: Settings, server: Any, place: Place, say: Say, started_s: f
         time.sleep(0.02)
     say("open", {"url": settings.public_url or place.url, "pid": os.getpid()})
     assert settings.redis_url is not None
-    registry = Registry(connect(settings.redis_url))
+    registry, model = Registry(connect(settings.redis_url)), load_profile(settings.model_dir).model
     while not server.should_exit:
-        if all(ready_workers(registry).values()):
+        if all(ready_workers(registry, model).values()):
             say("ready", {"seconds": round(time.monotonic() - started_s, 1)})
             return
         time.sleep(0.1)

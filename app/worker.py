@@ -50,7 +50,7 @@ from shared_cache.connect import connect, shared_clock
 from shared_cache.costs import Costs, LiveCosts
 from shared_cache.embeddings import ByteLRU
 from shared_cache.events import Events
-from shared_cache.lanes import Signal, Stream
+from shared_cache.lanes import Signal, Stream, decode_stage
 from shared_cache.latents import Latents
 from shared_cache.mailbox import Mailbox, Replies
 from shared_cache.metrics import Board
@@ -173,7 +173,7 @@ class Worker:
                 latents=self._latents,
                 costs=self._live_costs("decode", self._calibrated()),
             )
-            self._start_stage("decode", State.DECODING, work)
+            self._start_stage("decode", decode_stage(model.profile.model), State.DECODING, work)
 
     def _start_engines(self, model: Model) -> None:
         """Both pools share the encoder, and the decoder of what is shown before a final is done."""
@@ -203,7 +203,7 @@ class Worker:
         return PreviewEngine(
             loop=loop,
             encode=encode,
-            mailbox=Mailbox(self._redis),
+            mailbox=Mailbox(self._redis, model.profile.model),
             replies=replies,
             outbox=outbox,
             profile=model.profile,
@@ -224,7 +224,7 @@ class Worker:
         self._start(glimpses)
         self._parts.callback(encode.close)
         fused = None if self._fused is None else str(self._fused)
-        lanes = Lanes(self._redis, [str(bucket) for bucket in profile.buckets], self.id, fused)
+        lanes = Lanes(self._redis, [str(bucket) for bucket in profile.buckets], self.id, fused, profile.model)
         return FinalEngine(
             loop=loop,
             encode=encode,
@@ -233,7 +233,7 @@ class Worker:
             kept=kept_previews(self._redis),
             costs=self._live_costs("final", stored),
             batching=settings.batching,
-            routes=Routes(self._fused, ReadyWorkers(self._registry, "final")),
+            routes=Routes(self._fused, ReadyWorkers(self._registry, "final", profile.model)),
             glimpses=glimpses,
             metrics=self._metrics,
             latent_scale=model.vae_scale,
@@ -272,14 +272,14 @@ class Worker:
             clock=self._clock,
             metrics=self._metrics,
         )
-        self._start_stage("finish", State.CHECKING, work)
+        self._start_stage("finish", "finish", State.CHECKING, work)
 
     def _objects(self) -> DiskObjects:
         settings = self._settings
         return DiskObjects(settings.data_dir / "objects", load_secret(settings.data_dir), settings.public_url)
 
-    def _start_stage(self, name: str, expects: State, work: Any) -> None:
-        stream = Stream(self._redis, name, name, self.id)
+    def _start_stage(self, name: str, queue: str, expects: State, work: Any) -> None:
+        stream = Stream(self._redis, queue, queue, self.id)
         self._start(
             Stage(
                 name=name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from core.recipe import MAX_SEED, Sampler
+from core.recipe import MAX_SEED, Sampler, model_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,11 @@ class ModelProfile:
     preview: Pool
     final: Pool
     limits: Limits
+
+    @property
+    def model(self) -> str:
+        """As the recipes made for it name it."""
+        return model_name(self.id, self.version)
 
     def nearest_bucket(self, width: int, height: int) -> Bucket:
         """The bucket whose aspect ratio is nearest in log space; ties go to the one nearest in area."""

@@ -19,6 +19,11 @@ class Sampler(StrEnum):
     LCM = "lcm"
 
 
+def model_name(model_id: str, version: str) -> str:
+    """One name for a model and its version: what one of them began, no other continues."""
+    return f"{model_id}@{version}"
+
+
 class Handoff(StrEnum):
     """How a render follows its preview."""
 
@@ -65,6 +70,10 @@ class Recipe:
     model_id: str
     model_version: str
     handoff: Handoff = Handoff.FRESH
+
+    @property
+    def model(self) -> str:
+        return model_name(self.model_id, self.model_version)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -22,7 +22,7 @@ from sampling.encode_stage import Encoded, EncodeStage
 from sampling.loop import StepLoop, StepReport
 from sampling.rows import Row
 from shared_cache.costs import LiveCosts
-from shared_cache.lanes import Entry
+from shared_cache.lanes import Entry, decode_stage
 from shared_cache.latents import pack, unpack
 from shared_cache.previews import Previews
 from shared_cache.queue import Lanes
@@ -227,7 +227,7 @@ class FinalEngine:
         self._renders.hand_over(
             job.entry,
             record.attempt,
-            "decode",
+            decode_stage(record.recipe.model),
             State.DECODING,
             record.id,
             pack({"latents": stacked.float().numpy()}),

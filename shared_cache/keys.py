@@ -6,7 +6,6 @@ import hashlib
 
 from core.profile import Bucket
 
-MAIL_READY = "fl:mail:ready"
 QUEUE = "fl:queue"
 OPEN = "fl:open"
 DUE = "fl:due"
@@ -21,6 +20,10 @@ LATENTS_PREFIX = "fl:latents:"
 
 def mail(session: str) -> str:
     return f"fl:mail:{session}"
+
+
+def mail_ready(model: str) -> str:
+    return f"fl:mail:ready:{model}"
 
 
 def closed(session: str) -> str:

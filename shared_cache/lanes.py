@@ -32,6 +32,11 @@ class Entry:
     attempt: int
 
 
+def decode_stage(model: str) -> str:
+    """The decode stage of one model, as stream and as group: what one made, another's decoder would spoil."""
+    return f"decode:{model}"
+
+
 def lane_name(priority: str, bucket: str | Bucket) -> str:
     """The stream's full key, as Renders.create takes it."""
     return keys.lane(priority, bucket)
@@ -58,13 +63,16 @@ class Signal:
 
 
 class Reader:
-    """One consumer of one group over some streams."""
+    """One consumer of one group over some streams; model is the one whose renders it works on, None for any."""
 
-    def __init__(self, client: redis.Redis, streams: Sequence[str], group: str, consumer: str) -> None:
+    def __init__(
+        self, client: redis.Redis, streams: Sequence[str], group: str, consumer: str, model: str | None = None
+    ) -> None:
         self._client = client
         self._streams = list(streams)
         self._group = group
         self._consumer = consumer
+        self._model = model
         self._take_over = client.register_script(scripts.TAKE_OVER)
         self._heartbeat = client.register_script(scripts.HEARTBEAT)
         self._ack = client.register_script(scripts.ACK)
@@ -75,7 +83,7 @@ class Reader:
 
         That holder may be this consumer, where its own heartbeat was late: the caller knows what it has at work.
         """
-        asked = (self._group, self._consumer, int(min_idle_s * 1000), count)
+        asked = (self._group, self._consumer, int(min_idle_s * 1000), count, self._model or "")
         return self._usable(self._take_over(keys=self._streams, args=asked))
 
     def heartbeat(self, entries: Sequence[Entry]) -> list[Entry]:

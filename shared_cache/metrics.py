@@ -10,10 +10,9 @@ import redis
 
 from core.profile import Bucket
 from shared_cache import keys
-from shared_cache.lanes import FINAL_GROUP, STANDARD
+from shared_cache.lanes import FINAL_GROUP, STANDARD, decode_stage
 
 TTL_S = 10.0  # a process publishes every few seconds; one that died is gone after this
-STAGES = ("decode", "finish")
 MAILBOX = "mailbox"
 
 LOOK = """
@@ -79,16 +78,18 @@ class Board:
             pipe.srem(keys.METERED, process_id)
             pipe.execute()
 
-    def look(self, buckets: Sequence[str | Bucket], priorities: Sequence[str] = (STANDARD,)) -> Look:
-        """Everything that was published, and how deep the mailbox, the lanes of these buckets and the stages are."""
+    def look(self, buckets: Sequence[str | Bucket], model: str, priorities: Sequence[str] = (STANDARD,)) -> Look:
+        """Everything that was published, and how deep these buckets' lanes and the model's mailbox and stages are."""
         lanes = [(f"{priority}:{bucket}", keys.lane(priority, bucket)) for priority in priorities for bucket in buckets]
         places = [("final", lane, stream) for lane, stream in lanes]
-        places += [(stage, stage, keys.stream(stage)) for stage in STAGES]
-        groups = [FINAL_GROUP] * len(lanes) + list(STAGES)
+        stages = {"decode": decode_stage(model), "finish": "finish"}
+        places += [(stage, stage, keys.stream(name)) for stage, name in stages.items()]
+        groups = [FINAL_GROUP] * len(lanes) + list(stages.values())
+        ready = keys.mail_ready(model)
         with self._client.pipeline(transaction=False) as pipe:
             self._look(keys=[stream for *_, stream in places], args=groups, client=pipe)
-            pipe.zcard(keys.MAIL_READY)
-            pipe.zrange(keys.MAIL_READY, 0, 0, withscores=True)
+            pipe.zcard(ready)
+            pipe.zrange(ready, 0, 0, withscores=True)
             pipe.time()
             pipe.zcard(keys.OPEN)
             pipe.smembers(keys.METERED)

@@ -48,12 +48,18 @@ class Lanes(Reader):
     """All lanes of some buckets, read in the order of the queue.
 
     styles: spelled as core.recipe does; a worker that names them is for renders of exactly these.
+    model: the one of the worker, which is for renders that ask for it; None for any.
     """
 
     def __init__(
-        self, client: redis.Redis, buckets: Sequence[str | Bucket], consumer: str, styles: str | None = None
+        self,
+        client: redis.Redis,
+        buckets: Sequence[str | Bucket],
+        consumer: str,
+        styles: str | None = None,
+        model: str | None = None,
     ) -> None:
-        super().__init__(client, [lane_name(STANDARD, bucket) for bucket in buckets], FINAL_GROUP, consumer)
+        super().__init__(client, [lane_name(STANDARD, bucket) for bucket in buckets], FINAL_GROUP, consumer, model)
         self._buckets = [str(bucket) for bucket in buckets]
         self._styles = styles
         self._look = client.register_script(queue_scripts.LOOK)
@@ -63,7 +69,7 @@ class Lanes(Reader):
         self._tidied = dict.fromkeys(self._streams, "")
 
     def peek(self, count: int = LOOK_AHEAD) -> list[Task]:
-        """Who is next, without taking anything; renders of buckets that this worker cannot run are passed over.
+        """Who is next, without taking anything; renders that this worker cannot run are passed over.
 
         What is known of a waiting render is asked for once, so that a look costs the same however often it is taken.
         """
@@ -87,8 +93,9 @@ class Lanes(Reader):
 
     def _task(self, render_id: str, row: Sequence[bytes | None]) -> Task | None:
         """None for a render that is gone, or not for this worker."""
-        bucket, styles, *numbers = ("null" if text is None else text.decode() for text in row)
-        mine = bucket in self._buckets and self._styles in (None, styles)
+        model, bucket, styles, *numbers = ("null" if text is None else text.decode() for text in row)
+        fits = bucket in self._buckets and self._model in (None, model)
+        mine = fits and self._styles in (None, styles)
         return _task(render_id, bucket, styles, numbers) if mine else None
 
     def take(self, render_ids: Sequence[str]) -> list[Entry]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from shared_cache.scripts import RENDER_PRELUDE
+from shared_cache.scripts import MODEL_OF, RENDER_PRELUDE
 
-LOOK = """
+LOOK = (
+    MODEL_OF
+    + """
 -- ARGV: ids. What a policy needs to know of each, and never changes while it waits.
 local got = {}
 for i, id in ipairs(ARGV) do
-  got[i] = redis.call('HMGET', 'fl:render:' .. id, 'bucket', 'styles', 'rows', 'steps', 'n', 'created_s', 'deadline_s')
+  local key = 'fl:render:' .. id
+  local at = redis.call('HMGET', key, 'bucket', 'styles', 'rows', 'steps', 'n', 'created_s', 'deadline_s')
+  got[i] = {model_of(id) or '', unpack(at)}
 end
 return got
 """
+)
 
 TAKE = (
     RENDER_PRELUDE

@@ -2,7 +2,7 @@
 
 Single values stand as JSON, one a field. `timings_ms` and `handoff` stand one hash field an entry
 ("timings_ms.queue_ms"), so that two stages add theirs without reading first. `batch_sizes` is a comma list, which
-a script can append to.
+a script can append to. `model` repeats the recipe's model and version for scripts that decide who may work on it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Record:
 def encode(record: Record) -> list[str]:
     """Field, value, field, value … for HSET."""
     pairs = ["state", record.state.value, "recipe", json.dumps(record.recipe.as_dict())]
-    pairs += ["styles", spelled(record.recipe.styles)]  # for those who choose what to take
+    pairs += ["model", record.recipe.model, "styles", spelled(record.recipe.styles)]  # to choose by
     for name in (*RAW, *PLAIN, *MERGED, "batch_sizes"):
         pairs += _pairs(name, getattr(record, name))
     return pairs

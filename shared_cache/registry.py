@@ -12,7 +12,10 @@ from typing import Any, cast
 
 import redis
 
+from core.recipe import model_name
 from shared_cache import keys
+
+ANY_MODEL = frozenset({"finish"})  # roles that see pixels alone
 
 
 def new_worker_id() -> str:
@@ -67,17 +70,26 @@ class Registry:
             self._client.srem(keys.WORKERS, *gone)
         return [json.loads(body) for body in bodies if body is not None]
 
-    def ready_counts(self) -> Counter[str]:
-        """How many living workers are ready, by role."""
-        return Counter(role for worker in self.workers() for role in ready_of(worker))
+    def ready(self, role: str, model: str) -> list[dict[str, Any]]:
+        """The living workers that are ready for work in this role that asks for this model."""
+        return [worker for worker in self.workers() if role in ready_of(worker) and _serves(worker, role, model)]
+
+    def ready_counts(self, model: str) -> Counter[str]:
+        """How many living workers are ready for work that asks for this model, by role."""
+        return Counter(role for worker in self.workers() for role in ready_of(worker) if _serves(worker, role, model))
+
+
+def _serves(worker: Mapping[str, Any], role: str, model: str) -> bool:
+    return role in ANY_MODEL or model_name(worker.get("model", ""), worker.get("version", "")) == model
 
 
 class ReadyWorkers:
-    """The workers that are ready for a role, looked up at most once in refresh_s; safe for threads."""
+    """The workers that are ready for a model's work in a role, looked up at most once in refresh_s; thread-safe."""
 
-    def __init__(self, registry: Registry, role: str, refresh_s: float = 2.0) -> None:
+    def __init__(self, registry: Registry, role: str, model: str, refresh_s: float = 2.0) -> None:
         self._registry = registry
         self._role = role
+        self._model = model
         self._refresh_s = refresh_s
         self._known: tuple[float, list[dict[str, Any]]] = (-refresh_s, [])  # when they were looked up, and they
 
@@ -91,8 +103,7 @@ class ReadyWorkers:
     def _ready(self) -> list[dict[str, Any]]:
         now_s = time.monotonic()
         if now_s - self._known[0] > self._refresh_s:
-            ready = [worker for worker in self._registry.workers() if self._role in ready_of(worker)]
-            self._known = (now_s, ready)
+            self._known = (now_s, self._registry.ready(self._role, self._model))
         return self._known[1]
 
 

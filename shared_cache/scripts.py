@@ -296,27 +296,48 @@ end
 return got
 """
 
-TAKE_OVER = """
--- KEYS: streams. ARGV: group, consumer, least idle ms, count
+MODEL_OF = """
+-- The model that a render was asked of; nil when its record is gone or names none.
+local function model_of(id)
+  local at = redis.call('HMGET', 'fl:render:' .. id, 'model', 'recipe')
+  if at[1] or not at[2] then return at[1] end
+  local read, recipe = pcall(cjson.decode, at[2])  -- a record of before there was the field
+  return read and recipe.model_id .. '@' .. recipe.model_version
+end
+"""
+
+TAKE_OVER = (
+    MODEL_OF
+    + """
+-- KEYS: streams. ARGV: group, consumer, least idle ms, count, model or '' for any. Other models' stay for others.
+local group, consumer, idle_ms, count, model = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local got = {}
+
+local function take(stream, entry_id)
+  local entry, fields = redis.call('XRANGE', stream, entry_id, entry_id)[1], {}
+  for f = 1, entry and #entry[2] or 0, 2 do fields[entry[2][f]] = entry[2][f + 1] end
+  local id = fields['id'] or ''
+  if (model_of(id) or model) ~= model and model ~= '' then return end
+  local claimed = redis.call('XCLAIM', stream, group, consumer, idle_ms, entry_id)  -- forgets what was deleted
+  if #claimed == 0 then return end
+  local state = redis.call('HGET', 'fl:render:' .. id, 'state')
+  got[#got + 1] = {stream, entry_id, id, fields['attempt'] or '', state or ''}
+end
+
 for _, stream in ipairs(KEYS) do
-  local cursor = '0-0'
-  while #got < tonumber(ARGV[4]) do
-    local reply = redis.pcall('XAUTOCLAIM', stream, ARGV[1], ARGV[2], ARGV[3], cursor,
-      'COUNT', tonumber(ARGV[4]) - #got)
-    if reply.err then break end  -- no stream or no group: nothing is held
-    for _, entry in ipairs(reply[2]) do
-      local fields = {}
-      for f = 1, #entry[2], 2 do fields[entry[2][f]] = entry[2][f + 1] end
-      local state = redis.call('HGET', 'fl:render:' .. (fields['id'] or ''), 'state')
-      got[#got + 1] = {stream, entry[1], fields['id'] or '', fields['attempt'] or '', state or ''}
+  local from = '-'
+  while #got < count do
+    local held = redis.pcall('XPENDING', stream, group, 'IDLE', idle_ms, from, '+', 64)
+    if held.err or #held == 0 then break end  -- err: no stream or no group, so nothing is held
+    for _, row in ipairs(held) do
+      if #got < count then take(stream, row[1]) end
+      from = '(' .. row[1]
     end
-    cursor = reply[1]
-    if cursor == '0-0' then break end
   end
 end
 return got
 """
+)
 
 HEARTBEAT = """
 -- KEYS: each entry's stream. ARGV: group, consumer, then each entry's id. Returns the positions of lost entries.
@@ -352,34 +373,4 @@ if held.err or #held == 0 then return 0 end
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
 redis.call('XDEL', KEYS[1], ARGV[3])
 return 1
-"""
-
-POST_MAIL = """
--- KEYS: mail, ready, closed, wake. ARGV: session, rev, request, ttl. A later rev is never replaced by an earlier one.
-local known = tonumber(redis.call('HGET', KEYS[1], 'rev') or '-inf')
-if known and known > tonumber(ARGV[2]) then return 0 end
-redis.call('DEL', KEYS[3])
-redis.call('HSET', KEYS[1], 'rev', ARGV[2], 'request', ARGV[3])
-redis.call('EXPIRE', KEYS[1], ARGV[4])
-local now = redis.call('TIME')
-redis.call('ZADD', KEYS[2], 'NX', now[1] .. '.' .. string.format('%06d', now[2]), ARGV[1])
-redis.call('LPUSH', KEYS[4], '1')
-redis.call('LTRIM', KEYS[4], 0, 7)
-return 1
-"""
-
-TAKE_MAIL = """
--- KEYS: ready. ARGV: count. The rev stays behind, so that a late earlier post is known as such.
-local got = {}
-while #got < tonumber(ARGV[1]) do
-  local session = redis.call('ZPOPMIN', KEYS[1])[1]
-  if not session then break end
-  local mail = 'fl:mail:' .. session
-  local request = redis.call('HGET', mail, 'request')
-  if request then
-    redis.call('HDEL', mail, 'request')
-    got[#got + 1] = request
-  end
-end
-return got
 """

@@ -74,6 +74,10 @@ class RunningApp:
         return code
 
     @property
+    def runs(self) -> bool:
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid

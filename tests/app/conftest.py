@@ -85,6 +85,11 @@ class Web:
         Previews(self.context.redis).put(preview_id, StoredPreview(owner, recipe, b"latents", JPEG))
         return preview_id
 
+    @property
+    def model(self) -> dict[str, str]:
+        """What a worker announces that can work for this server."""
+        return {"model": self.context.profile.id, "version": self.context.profile.version}
+
     def recipe(self) -> Recipe:
         profile = self.context.profile
         return Recipe(

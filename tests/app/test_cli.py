@@ -25,6 +25,7 @@ from app.address import announced, announced_url
 from app.cli import _prepare, app
 from app.fleet import row_of
 from app.output import numbered, write_picture
+from app.roles import ROLES
 from app.verbs import parse_styles
 from core.errors import InvalidInput
 from core.render import State
@@ -50,7 +51,7 @@ def here(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def warm(web: Web) -> Iterator[None]:
-    web.context.registry.announce("warm", {"roles": ["preview", "final", "decode", "finish"], "ready": True}, 60)
+    web.context.registry.announce("warm", {**web.model, "roles": ROLES, "ready": True}, 60)
     yield
     web.context.registry.withdraw("warm")
 

@@ -15,19 +15,27 @@ def test_healthz_answers(client: httpx.Client) -> None:
 
 
 def test_readyz_waits_for_every_role(web: Web, client: httpx.Client) -> None:
-    registry = web.context.registry
+    registry, model = web.context.registry, web.model
     answer = client.get("/readyz")
     nobody = {"ready": False, "roles": dict.fromkeys(ROLES, False), "workers": dict.fromkeys(ROLES, 0)}
     assert (answer.status_code, answer.json()) == (503, nobody)
-    registry.announce("one", {"roles": ROLES[:2], "ready": True})
+    registry.announce("one", {**model, "roles": ROLES[:2], "ready": True})
     answer = client.get("/readyz")
     assert (answer.status_code, answer.json()["workers"]["preview"]) == (503, 1)
-    registry.announce("two", {"roles": ROLES[2:], "ready": True})
+    registry.announce("two", {**model, "roles": ROLES[2:], "ready": True})
     answer = client.get("/readyz")
     everybody = {"ready": True, "roles": dict.fromkeys(ROLES, True), "workers": dict.fromkeys(ROLES, 1)}
     assert (answer.status_code, answer.json()) == (200, everybody)
     for worker in ("one", "two"):
         registry.withdraw(worker)
+
+
+def test_readyz_is_not_fooled_by_workers_of_another_version(web: Web, client: httpx.Client) -> None:
+    other = {**web.model, "version": "another"}
+    web.context.registry.announce("one", {**other, "roles": ROLES, "ready": True})
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()["roles"]) == (503, {**dict.fromkeys(ROLES, False), "finish": True})
+    web.context.registry.withdraw("one")
 
 
 def test_workers_are_listed_with_what_the_server_asks_for(web: Web, client: httpx.Client) -> None:

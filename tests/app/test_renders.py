@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
+from app.records import view
 from core.render import State
 from tests.app.conftest import JPEG, Web
 
@@ -64,6 +66,26 @@ def test_following_a_preview_refuses_to_change_it(web: Web, client: httpx.Client
     fields = {"preview_id": preview_id, field: "a dog" if field == "prompt" else value}
     answer = client.post(PATH, json=fields)
     assert (answer.status_code, answer.json()["error"]["field"]) == (422, field)
+
+
+def test_preview_of_another_version_is_not_followed(web: Web, client: httpx.Client) -> None:
+    preview_id = web.stored_preview("local", model_version="another")
+    answer = client.post("/api/v1/renders", json={"preview_id": preview_id})
+    assert (answer.status_code, answer.json()["error"]["field"]) == (422, "preview_id")
+    assert "another version" in answer.json()["error"]["message"]
+
+
+def test_queued_render_says_which_model_no_worker_has(web: Web, client: httpx.Client) -> None:
+    render_id = client.post("/api/v1/renders", json={"prompt": "a cat"}).json()["id"]
+    record = web.context.renders.get(render_id)
+    assert record is not None
+    assert view(web.context, record, "")["waits_for"] == record.recipe.model
+    old = replace(record, recipe=replace(record.recipe, model_version="old"))
+    assert view(web.context, old, "")["waits_for"] == "storybook@old"
+    web.context.registry.announce("one", {**web.model, "version": "old", "roles": ["final"], "ready": ["final"]})
+    assert view(web.context, old, "")["waits_for"] is None
+    web.context.registry.withdraw("one")
+    web.context.renders.cancel(render_id)
 
 
 def test_another_owners_preview_is_unknown(web: Web) -> None:

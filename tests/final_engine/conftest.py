@@ -30,7 +30,7 @@ from sampling.picture import to_jpeg
 from sampling.safety import ImageClassifier
 from shared_cache.costs import Costs, LiveCosts
 from shared_cache.events import Events
-from shared_cache.lanes import Signal, Stream
+from shared_cache.lanes import Signal, Stream, decode_stage
 from shared_cache.latents import Latents, pack
 from shared_cache.objects import DiskObjects
 from shared_cache.previews import Previews, StoredPreview, kept_previews
@@ -64,7 +64,7 @@ class FinalPath:
             kept=kept_previews(client),
             costs=LiveCosts(self.costs, "test/final", FAST),
             batching=BatchingMode.STEP,
-            routes=Routes(None, ReadyWorkers(Registry(client), "final")),
+            routes=Routes(None, ReadyWorkers(Registry(client), "final", self.profile.model)),
             glimpses=self.glimpses,
             metrics=self.metrics,
             latent_scale=parts.model.vae_scale,
@@ -89,7 +89,7 @@ class FinalPath:
         self.stages = [
             Stage(
                 name=name,
-                stream=Stream(client, name, name, consumer),
+                stream=Stream(client, queue, queue, consumer),
                 renders=self.renders,
                 expects=expects,
                 work=work,
@@ -97,7 +97,10 @@ class FinalPath:
                 max_attempts=3,
                 metrics=self.metrics,
             )
-            for name, expects, work in (("decode", State.DECODING, decode), ("finish", State.CHECKING, finish))
+            for name, queue, expects, work in (
+                ("decode", decode_stage(self.profile.model), State.DECODING, decode),
+                ("finish", "finish", State.CHECKING, finish),
+            )
         ]
         self._started: list[Any] = []
 

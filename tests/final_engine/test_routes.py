@@ -14,7 +14,7 @@ from shared_cache.queue import Lanes
 from shared_cache.registry import ReadyWorkers, Registry
 from shared_cache.renders import Renders
 from tests.makers import a_final_recipe
-from tests.shared_cache.makers import BUCKET, LANE, a_recipe, a_record
+from tests.shared_cache.makers import BUCKET, LANE, MODEL, a_recipe, a_record
 
 INK = StyleUse("ink", 0.8)
 
@@ -24,8 +24,9 @@ def task(*styles: StyleUse) -> Task:
 
 
 def ready(client: redis.Redis, fused: str | None = None) -> ReadyWorkers:
-    Registry(client).announce("w", {"roles": ["final"], "ready": True, "fused": fused}, 60)
-    return ReadyWorkers(Registry(client), "final")
+    about = {"model": "storybook", "version": "1", "roles": ["final"], "ready": True, "fused": fused}
+    Registry(client).announce("w", about, 60)
+    return ReadyWorkers(Registry(client), "final", MODEL)
 
 
 def test_styles_are_spelled_alike_in_any_order() -> None:

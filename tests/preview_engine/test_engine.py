@@ -21,14 +21,15 @@ from sampling.safety import ImageClassifier
 from shared_cache.lanes import Signal
 from shared_cache.mailbox import Mailbox, Replies
 from shared_cache.previews import Previews
-from tests.makers import a_request
+from tests.makers import a_preview_recipe, a_request
 
 Frame = tuple[dict[str, Any], bytes]
 
 
 class Harness:
     def __init__(self, client: redis.Redis, parts: Parts, classifier: ImageClassifier) -> None:
-        self.mailbox, self.replies, self.previews = Mailbox(client), Replies(client), Previews(client)
+        self.mailbox = Mailbox(client, a_preview_recipe().model)
+        self.replies, self.previews = Replies(client), Previews(client)
         self.metrics = Metrics()
         self.outbox = Outbox(
             decoder=parts.decoder,

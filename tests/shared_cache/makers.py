@@ -17,6 +17,7 @@ from shared_cache.queue import Lanes
 from shared_cache.renders import Record, Renders
 
 BUCKET = "96x96"
+MODEL = "storybook@1"
 LANE = lane_name("standard", BUCKET)
 
 
@@ -37,8 +38,8 @@ def a_record(render_id: str = "r1", owner: str = "ann", **changes: Any) -> Recor
     return Record(**{**fields, **changes})
 
 
-def a_request(session: str = "s1", rev: int = 1, prompt: str = "a cat") -> PreviewRequest:
-    return PreviewRequest(session, "ann", rev, f"{session}-{rev}", "web", time.time(), a_recipe(prompt))
+def a_request(session: str = "s1", rev: int = 1, prompt: str = "a cat", **changes: Any) -> PreviewRequest:
+    return PreviewRequest(session, "ann", rev, f"{session}-{rev}", "web", time.time(), a_recipe(prompt, **changes))
 
 
 def lanes(client: redis.Redis, consumer: str = "worker-1") -> Lanes:

@@ -10,12 +10,12 @@ import redis
 
 from shared_cache import keys
 from shared_cache.mailbox import Mailbox, Replies
-from tests.shared_cache.makers import a_request
+from tests.shared_cache.makers import MODEL, a_request
 
 
 @pytest.fixture
 def mailbox(client: redis.Redis) -> Mailbox:
-    return Mailbox(client)
+    return Mailbox(client, MODEL)
 
 
 def test_take_gives_the_newest_once_when_two_were_posted(mailbox: Mailbox) -> None:
@@ -44,8 +44,8 @@ def test_take_gives_the_longest_waiting_session_first(mailbox: Mailbox) -> None:
 
 
 def test_take_drops_what_cannot_be_read_and_gives_the_rest(mailbox: Mailbox, client: redis.Redis) -> None:
-    client.hset(keys.mail("bad"), mapping={"rev": 1, "request": "{"})
-    client.zadd(keys.MAIL_READY, {"bad": 0})
+    client.hset(keys.mail("bad"), mapping={"rev": 1, "request": "{", "model": MODEL})
+    client.zadd(keys.mail_ready(MODEL), {"bad": 0})
     mailbox.post(a_request("good"))
     assert [request.session for request in mailbox.take(8)] == ["good"]
     assert mailbox.take(8) == []
@@ -90,12 +90,12 @@ def test_many_posters_and_takers_lose_no_last_request(client: redis.Redis) -> No
     lock, posting = threading.Lock(), threading.Event()
 
     def post(session: str) -> None:
-        box = Mailbox(client)
+        box = Mailbox(client, MODEL)
         for rev in range(1, revs + 1):
             box.post(a_request(session, rev))
 
     def take() -> None:
-        box = Mailbox(client)
+        box = Mailbox(client, MODEL)
         while True:
             over = posting.is_set()
             found = box.take(3)

@@ -14,7 +14,7 @@ from core.recipe import StyleUse
 from shared_cache import keys
 from shared_cache.latents import Latents, pack, unpack
 from shared_cache.previews import Previews, StoredPreview
-from shared_cache.registry import Registry, new_worker_id
+from shared_cache.registry import ReadyWorkers, Registry, new_worker_id
 from tests.shared_cache.makers import a_recipe
 
 
@@ -51,26 +51,39 @@ def test_packed_arrays_are_the_same_bytes_each_time() -> None:
     assert np.array_equal(unpack(pack(arrays))["a"], arrays["a"])
 
 
+MODEL = {"model": "storybook", "version": "1"}
+
+
 def test_ready_counts_are_those_of_living_ready_workers(client: redis.Redis) -> None:
     registry = Registry(client)
-    assert registry.ready_counts() == {}
-    registry.announce("w1", {"roles": ["preview", "final"], "ready": ["preview"], "pid": 1})
-    registry.announce("w2", {"roles": ["decode"], "ready": True})
+    assert registry.ready_counts("storybook@1") == {}
+    registry.announce("w1", {**MODEL, "roles": ["preview", "final"], "ready": ["preview"]})
+    registry.announce("w2", {**MODEL, "roles": ["decode"], "ready": True})
     registry.announce("w3", {"roles": ["finish"], "ready": False})
-    registry.announce("w4", {"roles": ["preview", "final"], "ready": ["preview"]})
-    assert registry.ready_counts() == {"preview": 2, "decode": 1}
+    registry.announce("w4", {**MODEL, "roles": ["preview", "final"], "ready": ["preview"]})
+    assert registry.ready_counts("storybook@1") == {"preview": 2, "decode": 1}
     assert [worker["id"] for worker in registry.workers()] == ["w1", "w2", "w3", "w4"]
     registry.withdraw("w2")
-    assert registry.ready_counts() == {"preview": 2}
+    assert registry.ready_counts("storybook@1") == {"preview": 2}
+
+
+def test_worker_with_another_model_counts_for_what_sees_pixels_alone(client: redis.Redis) -> None:
+    registry = Registry(client)
+    registry.announce("w1", {"model": "storybook", "version": "0", "roles": ["decode", "finish"], "ready": True})
+    registry.announce("w2", {"model": "other", "version": "1", "roles": ["preview", "final"], "ready": True})
+    assert registry.ready_counts("storybook@1") == {"finish": 1}
+    assert registry.ready_counts("storybook@0") == {"decode": 1, "finish": 1}
+    assert ReadyWorkers(registry, "final", "other@1").count() == 1
+    assert ReadyWorkers(registry, "final", "storybook@1").count() == 0
 
 
 def test_worker_is_gone_when_it_stops_announcing_itself(client: redis.Redis) -> None:
     registry = Registry(client)
-    registry.announce("w1", {"roles": ["final"], "ready": True}, ttl_s=0.05)
+    registry.announce("w1", {**MODEL, "roles": ["final"], "ready": True}, ttl_s=0.05)
     time.sleep(0.08)
     assert registry.workers() == []
-    registry.announce("w1", {"roles": ["final"], "ready": True})
-    assert registry.ready_counts() == {"final": 1}
+    registry.announce("w1", {**MODEL, "roles": ["final"], "ready": True})
+    assert registry.ready_counts("storybook@1") == {"final": 1}
 
 
 def test_workers_of_a_process_that_died_are_withdrawn_and_no_others(client: redis.Redis) -> None:
