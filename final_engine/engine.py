@@ -107,7 +107,7 @@ class FinalEngine:
         self._keep_leases()
         self._admit()
         report = self._loop.step()
-        if report.batch_size == 0:
+        if report.batch_size == 0 and not report.failed:
             return False
         self._retire(report)
         return True
@@ -251,8 +251,9 @@ class FinalEngine:
         self._leave(job)
 
     def _measure(self, report: StepReport) -> None:
-        now_s = self._clock()
-        bucket = str(report.bucket)
+        if report.bucket is None:
+            return
+        now_s, bucket = self._clock(), str(report.bucket)
         self._metrics.stepped("final", bucket, report.network_rows, report.batch_size, report.seconds)
         self._costs.observe(Part.STEP, report.seconds, report.network_rows, bucket)
         drift = self._costs.drift(Part.STEP, report.network_rows, bucket)

@@ -67,7 +67,7 @@ class PreviewEngine:
         self._drain()
         self._admit()
         report = self._loop.step()
-        if report.batch_size == 0:
+        if report.batch_size == 0 and not report.failed:
             return False
         self._retire(report)
         return True
@@ -133,8 +133,9 @@ class PreviewEngine:
         self._loop.join(work.row)
 
     def _retire(self, report: StepReport) -> None:
-        self._step_s += 0.2 * (report.seconds - self._step_s)
-        self._metrics.stepped("preview", str(report.bucket), report.network_rows, report.batch_size, report.seconds)
+        if report.bucket is not None:
+            self._step_s += 0.2 * (report.seconds - self._step_s)
+            self._metrics.stepped("preview", str(report.bucket), report.network_rows, report.batch_size, report.seconds)
         by_row = {work.request.preview_id: work for work in self._running.values()}
         for row in report.finished:
             work = by_row[row.id]

@@ -24,7 +24,8 @@ Failure = tuple[Row, Exception]
 class StepReport:
     """What one step did; rows that finished or failed have left the loop.
 
-    Units: seconds of wall time. batch_size and network_rows are 0 and bucket None when no row was ready.
+    Units: seconds of wall time. batch_size and network_rows are 0 and bucket None when no row was ready; rows whose
+    styles cannot be had may have failed all the same.
     """
 
     finished: list[Row] = field(default_factory=list)
@@ -82,14 +83,13 @@ class StepLoop:
         self._advance(stepped, denoised)
         finished = [row for row in stepped if row.done]
         self._retire(stepped, [*finished, *(row for row, _ in failed)])
-        tried = group or [row for row, _ in refused]
         return StepReport(
             finished=finished,
             failed=[*refused, *failed],
             stepped=stepped,
-            batch_size=len(tried),
-            network_rows=sum(row.network_rows for row in tried),
-            bucket=tried[0].bucket,
+            batch_size=len(group),
+            network_rows=sum(row.network_rows for row in group),
+            bucket=group[0].bucket if group else None,
             seconds=self._clock() - started_s,
         )
 

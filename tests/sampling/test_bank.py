@@ -41,10 +41,10 @@ def paths(bundle: Path, tmp_path: Path) -> dict[str, Path]:
 class Harness:
     """A loop with a bank of its own on the bundled model's final UNet."""
 
-    def __init__(self, model: Model, paths: dict[str, Path], slots: int = 4) -> None:
+    def __init__(self, model: Model, denoiser: Denoiser, paths: dict[str, Path], slots: int = 4) -> None:
         self.notified = threading.Event()
         self.bank = Bank(model, paths, slots, self.notified.set)
-        self.loop = StepLoop(Denoiser(model, "final"), self.bank, 16, Clock())
+        self.loop = StepLoop(denoiser, self.bank, 16, Clock())
         self.failed: dict[str, Exception] = {}
         self.finished: dict[str, Tensor] = {}
 
@@ -89,12 +89,18 @@ class Harness:
 Make = Callable[..., Harness]
 
 
+@pytest.fixture(scope="module")
+def denoiser(model: Model) -> Denoiser:
+    """One for all, so that the network is recorded once."""
+    return Denoiser(model, "final")
+
+
 @pytest.fixture
-def make(model: Model, paths: dict[str, Path]) -> Iterator[Make]:
+def make(model: Model, denoiser: Denoiser, paths: dict[str, Path]) -> Iterator[Make]:
     made: list[Harness] = []
 
     def harness(slots: int = 4) -> Harness:
-        made.append(Harness(model, paths, slots))
+        made.append(Harness(model, denoiser, paths, slots))
         return made[-1]
 
     yield harness
@@ -187,7 +193,7 @@ def test_more_sets_than_slots_wait_in_order_and_hold_nobody_up(make: Make) -> No
     waits = harness.join("waits", NOTO, steps=1)
     also = harness.join("waits too", INK, NOTO, steps=1)
     harness.join("plain", steps=2)
-    harness.until(lambda: harness.bank._loads[harness.bank._waiting["waits too"].key].done())
+    harness.bank._loads[harness.bank._waiting["waits too"].key].result(PATIENCE_S)  # no step is made meanwhile
     assert not waits.ready and not also.ready
     joins_late = harness.join("same style", INK, steps=1)
     assert joins_late.ready
@@ -204,7 +210,7 @@ def test_row_that_waits_is_not_passed_for_ever(make: Make) -> None:
     harness.picture(INK)
     harness.join("0", INK, steps=2)
     waits = harness.join("waits", NOTO, steps=1)
-    harness.until(lambda: harness.bank._loads[harness.bank._waiting["waits"].key].done())
+    harness.bank._loads[harness.bank._waiting["waits"].key].result(PATIENCE_S)
     for number in range(1, 4 * MAX_OVERTAKEN):
         harness.join(str(number), INK, steps=2)
         harness.loop.step()

@@ -60,6 +60,14 @@ def packs(model: Model) -> list[Pack]:
     return [make_pack(styles, torch.float32) for styles in ([ink], [noto], [ink, noto], [few])]
 
 
+@pytest.fixture(scope="module")
+def layout(model: Model, packs: list[Pack]) -> Layout:
+    """Of all layers from the start, so that the network is recorded once."""
+    layout = Layout()
+    layout.gather([Placed(packs[0], (1.0,))], model.device, torch.float32)
+    return layout
+
+
 def cast_of(packs: list[Pack], rows: int) -> list[Placed | None]:
     """Rows of every kind in turn, the first of them styled."""
     kinds = [*packs, None]
@@ -71,20 +79,28 @@ def cast_of(packs: list[Pack], rows: int) -> list[Placed | None]:
 @pytest.mark.parametrize(("size", "chunks"), [((16, 16), 1), ((19, 13), 1), ((14, 18), 3)])
 @torch.no_grad()
 def test_equals_the_network_when_styles_act(
-    model: Model, traced: TracedUNet, packs: list[Pack], rows: int, size: tuple[int, int], chunks: int
+    model: Model,
+    traced: TracedUNet,
+    packs: list[Pack],
+    layout: Layout,
+    rows: int,
+    size: tuple[int, int],
+    chunks: int,
 ) -> None:
     """Ranks of 4, 16 and 32, alone and together, through one recording."""
-    given, layout = inputs(model, rows, size, chunks), Layout()
+    given = inputs(model, rows, size, chunks)
     for start in range(2):
         acting = layout.gather(cast_of(packs[start:], rows), model.device, torch.float32)
         assert torch.equal(traced(*given, None, acting), traced.eager(*given, None, acting))
 
 
 @torch.no_grad()
-def test_masked_text_stays_masked_when_styles_act(model: Model, traced: TracedUNet, packs: list[Pack]) -> None:
+def test_masked_text_stays_masked_when_styles_act(
+    model: Model, traced: TracedUNet, packs: list[Pack], layout: Layout
+) -> None:
     given, mask = inputs(model, 3, chunks=2), torch.ones(3, 154, dtype=torch.bool)
     mask[1, 77:] = False
-    acting = Layout().gather(cast_of(packs, 3), model.device, torch.float32)
+    acting = layout.gather(cast_of(packs, 3), model.device, torch.float32)
     masked = traced(*given, mask, acting)
     assert torch.equal(masked, traced.eager(*given, mask, acting))
     open_rows = traced(*given, None, acting)
