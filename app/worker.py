@@ -290,6 +290,7 @@ class Worker:
                 lease_s=self._settings.lease_s,
                 max_attempts=self._settings.max_attempts,
                 metrics=self._metrics,
+                patience_s=self._settings.publish_patience_s,
             )
         )
 

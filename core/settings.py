@@ -43,6 +43,7 @@ class Settings(BaseSettings):
     style_slots: int = Field(8, ge=1, description="sets of styles that each pool keeps at hand; more of them wait")
     embedding_cache_mb: int = Field(64, ge=1, description="prompt embeddings kept in a worker, MiB")
     url_ttl_s: int = Field(3600, ge=1, description="seconds that a signed URL works")
+    publish_patience_s: float = Field(60.0, ge=0, description="seconds that a finished render waits for storage")
     nsfw_threshold: float = Field(0.85, gt=0, le=1, description="image classifier score that withholds a picture")
     lane_capacity: int = Field(64, ge=1, description="renders that may wait at once")
     lease_s: float = Field(5.0, gt=0, description="seconds without heartbeat until another worker takes over")

@@ -10,6 +10,7 @@ from time import monotonic, perf_counter
 
 import redis
 
+from core.errors import Unavailable
 from core.metrics import Metrics
 from core.render import State
 from final_engine.claim import claim
@@ -19,13 +20,15 @@ from shared_cache.renders import Record, Renders
 log = logging.getLogger(__name__)
 IDLE_WAIT_S = 0.5
 OUTAGE_WAIT_S = 1.0
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 5.0  # between tries of work that needs what is not there
 Work = Callable[[Entry, Record], None]
 
 
 class Stage:
     """Runs work(entry, record) for each entry whose record still wants it; a failure fails that render alone.
 
-    A second thread renews the hold on the entry at work, however long it takes.
+    A second thread renews the hold on the entry at work, however long it takes. Work that raises Unavailable is tried
+    again for patience_s.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Stage:
         lease_s: float,
         max_attempts: int,
         metrics: Metrics,
+        patience_s: float = 0.0,
     ) -> None:
         self._name = name
         self._stream = stream
@@ -48,6 +52,7 @@ class Stage:
         self._lease_s = lease_s
         self._max_attempts = max_attempts
         self._metrics = metrics
+        self._patience_s = patience_s
         metrics.busy(name, 0.0)  # a stage that never worked is known to be idle
         self._stop = threading.Event()
         self._at_work: Entry | None = None
@@ -98,9 +103,8 @@ class Stage:
             self._stream.ack(entry)
             return
         self._at_work = entry
-        started_s = perf_counter()
         try:
-            self._work(entry, record)
+            self._work_patiently(entry, record)
         except redis.RedisError:
             raise
         except Exception as error:  # this render fails, the stage goes on
@@ -111,4 +115,27 @@ class Stage:
             self._stream.ack(entry)
         finally:
             self._at_work = None
-            self._metrics.busy(self._name, perf_counter() - started_s)
+
+    def _work_patiently(self, entry: Entry, record: Record) -> None:
+        """Waits out an outage of what the work needs, as long as the render is wanted and patience lasts.
+
+        A stage that is closed meanwhile leaves the entry to whoever takes it over.
+        """
+        ends_s, wait_s = monotonic() + self._patience_s, FIRST_WAIT_S
+        while True:
+            started_s = perf_counter()
+            try:
+                return self._work(entry, record)
+            except Unavailable as error:
+                if monotonic() + wait_s > ends_s:
+                    raise
+                log.warning("render %s waits in stage %s: %s", record.id, self._name, error)
+            finally:
+                self._metrics.busy(self._name, perf_counter() - started_s)
+            if self._stop.wait(wait_s) or not self._wanted(record):
+                return None
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+    def _wanted(self, record: Record) -> bool:
+        found = self._renders.get(record.id)
+        return found is not None and (found.state, found.attempt) == (self._expects, record.attempt)

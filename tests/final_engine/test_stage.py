@@ -8,6 +8,7 @@ import time
 import pytest
 import redis
 
+from core.errors import Unavailable
 from core.metrics import Metrics
 from core.render import State
 from final_engine.claim import claim
@@ -32,7 +33,12 @@ class OneOutage(Stream):
 
 
 def a_stage(
-    stream: Stream, renders: Renders, work: Work, lease_s: float = 5.0, metrics: Metrics | None = None
+    stream: Stream,
+    renders: Renders,
+    work: Work,
+    lease_s: float = 5.0,
+    metrics: Metrics | None = None,
+    patience_s: float = 0.0,
 ) -> Stage:
     return Stage(
         name="decode",
@@ -43,6 +49,7 @@ def a_stage(
         lease_s=lease_s,
         max_attempts=3,
         metrics=metrics or Metrics(),
+        patience_s=patience_s,
     )
 
 
@@ -117,3 +124,89 @@ def test_render_that_was_tried_too_often_is_counted_as_failed_once(client: redis
     assert metrics.registry.get_sample_value("firstlight_renders_total", {"state": "failed"}) == 1
     found = renders.get("r1")
     assert found is not None and found.state is State.FAILED
+
+
+class Away:
+    """Work that needs what is away for some calls."""
+
+    def __init__(self, renders: Renders, calls: int) -> None:
+        self.renders, self.calls, self.tried = renders, calls, 0
+
+    def __call__(self, entry: Entry, record: Record) -> None:
+        self.tried += 1
+        if self.tried <= self.calls:
+            raise Unavailable("the store is away")
+        self.renders.finish(record.id, record.attempt, State.DONE)
+
+
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("final_engine.stage.FIRST_WAIT_S", 0.3)
+
+
+def in_decode(client: redis.Redis) -> Renders:
+    renders = Renders(client)
+    entry, record = running(client)
+    assert renders.hand_over(entry, record.attempt, "decode", State.DECODING, "r1", b"x")
+    return renders
+
+
+def ended_as(renders: Renders) -> Record:
+    deadline_s = time.monotonic() + 10
+    while (found := renders.get("r1")) is not None and found.state is State.DECODING:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    assert found is not None
+    return found
+
+
+def test_stage_waits_for_what_its_work_needs_and_keeps_its_hold(client: redis.Redis, short_waits: None) -> None:
+    renders = in_decode(client)
+    work = Away(renders, calls=2)
+    stage = a_stage(Stream(client, "decode", "decode", "d1"), renders, work, LEASE_S, patience_s=10.0)
+    stage.start()
+    time.sleep(3 * LEASE_S)
+    assert Stream(client, "decode", "decode", "other").take_over(LEASE_S) == []
+    found = ended_as(renders)
+    stage.close()
+    assert (found.state, found.attempt, work.tried) == (State.DONE, 1, 3)
+
+
+def test_render_fails_as_unavailable_when_patience_ends(client: redis.Redis, short_waits: None) -> None:
+    renders = in_decode(client)
+    work = Away(renders, calls=99)
+    stage = a_stage(Stream(client, "decode", "decode", "d1"), renders, work, patience_s=0.5)
+    stage.start()
+    found = ended_as(renders)
+    stage.close()
+    assert found.state is State.FAILED and work.tried == 2
+    assert found.error == {"code": "unavailable", "message": "the store is away"}
+
+
+def test_cancelled_render_is_not_waited_for(client: redis.Redis, short_waits: None) -> None:
+    renders = in_decode(client)
+    work = Away(renders, calls=99)
+    stage = a_stage(Stream(client, "decode", "decode", "d1"), renders, work, patience_s=10.0)
+    stage.start()
+    while work.tried == 0:
+        time.sleep(0.01)
+    renders.cancel("r1")
+    time.sleep(0.5)
+    assert work.tried == 1
+    stage.close()
+
+
+def test_render_that_waits_when_its_stage_ends_is_taken_over(client: redis.Redis, short_waits: None) -> None:
+    renders = in_decode(client)
+    work = Away(renders, calls=1)
+    first = a_stage(Stream(client, "decode", "decode", "d1"), renders, work, LEASE_S, patience_s=10.0)
+    first.start()
+    while work.tried == 0:
+        time.sleep(0.01)
+    first.close()
+    time.sleep(LEASE_S)
+    second = a_stage(Stream(client, "decode", "decode", "d2"), renders, work, LEASE_S, patience_s=10.0)
+    second.start()
+    found = ended_as(renders)
+    second.close()
+    assert (found.state, work.tried) == (State.DONE, 2)
