@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from time import perf_counter, time
 
 from core.cost import Part
@@ -46,7 +48,10 @@ class FinishWork:
         self._clock = clock
 
     def __call__(self, entry: Entry, record: Record) -> None:
-        """Raises: LookupError when the pixels are gone."""
+        """The same call again does the same, so an outage of the object store may be waited out.
+
+        Raises: LookupError when the pixels are gone, Unavailable when the object store cannot be reached.
+        """
         started_s = perf_counter()
         stored = self._latents.get_bytes(record.id)
         if stored is None:
@@ -64,8 +69,10 @@ class FinishWork:
 
     def _publish(self, record: Record, pictures: list[Pixels], safety_s: float) -> None:
         started_s = perf_counter()
-        images = [self._put(record, index, picture) for index, picture in enumerate(pictures)]
-        handoff = {**record.handoff, "similarity": self._follows(record, pictures[0])}
+        with ThreadPoolExecutor(len(pictures) + 1, "publish") as pool:  # a store far away answers all at once
+            followed = pool.submit(self._follows, record, pictures[0])
+            images = list(pool.map(self._put, repeat(record), range(len(pictures)), pictures))
+        handoff = {**record.handoff, "similarity": followed.result()}
         publish_s = perf_counter() - started_s
         timings_ms = {
             "safety": round(1000 * safety_s, 1),

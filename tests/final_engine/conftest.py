@@ -39,17 +39,23 @@ from shared_cache.registry import ReadyWorkers, Registry
 from shared_cache.renders import Record, Renders
 from tests.makers import a_final_recipe, a_preview_recipe
 
-LEASE_S = 0.4
+LEASE_S, PATIENCE_S = 0.4, 30.0
 FAST = CostTable({Part.STEP: {"128x128": {1: 0.030, 2: 0.032, 8: 0.044}}})  # rows that cost little more: batches form
 
 
 class FinalPath:
     def __init__(
-        self, client: redis.Redis, parts: Parts, classifier: ImageClassifier, folder: Path, consumer: str = "w1"
+        self,
+        client: redis.Redis,
+        parts: Parts,
+        classifier: ImageClassifier,
+        folder: Path,
+        consumer: str = "w1",
+        objects: DiskObjects | None = None,
     ) -> None:
         self.client, self.parts, self.profile = client, parts, parts.model.profile
         self.renders, self.previews, self.events = Renders(client), Previews(client), Events(client)
-        self.objects = DiskObjects(folder, b"secret" * 8, None)
+        self.objects = objects or DiskObjects(folder, b"secret" * 8, None)
         self.latents = Latents(client)
         self.costs, self.clock = Costs(client, "0"), SteadyClock()
         self.loop, self.metrics = parts.final, Metrics()
@@ -73,36 +79,40 @@ class FinalPath:
             max_attempts=3,
             clock=self.clock,
         )
+        self.stages = self._stages(classifier, consumer)
+        self._started: list[Any] = []
+
+    def _stages(self, classifier: ImageClassifier, consumer: str) -> list[Stage]:
         decode = DecodeWork(
-            decoder=parts.decoder, renders=self.renders, latents=self.latents, costs=self._live_costs("decode")
+            decoder=self.parts.decoder, renders=self.renders, latents=self.latents, costs=self._live_costs("decode")
         )
         finish = FinishWork(
             classifier=classifier,
             renders=self.renders,
             latents=self.latents,
-            kept=kept_previews(client),
+            kept=kept_previews(self.client),
             objects=self.objects,
             costs=self._live_costs("finish"),
             metrics=self.metrics,
             clock=self.clock,
         )
-        self.stages = [
+        return [
             Stage(
                 name=name,
-                stream=Stream(client, queue, queue, consumer),
+                stream=Stream(self.client, queue, queue, consumer),
                 renders=self.renders,
                 expects=expects,
                 work=work,
                 lease_s=LEASE_S,
                 max_attempts=3,
                 metrics=self.metrics,
+                patience_s=PATIENCE_S,
             )
             for name, queue, expects, work in (
                 ("decode", decode_stage(self.profile.model), State.DECODING, decode),
                 ("finish", "finish", State.CHECKING, finish),
             )
         ]
-        self._started: list[Any] = []
 
     def admit_with(self, **changes: Any) -> Admission:
         fields: dict[str, Any] = {

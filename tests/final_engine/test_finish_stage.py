@@ -1,7 +1,8 @@
-"""What the last stage measures of a render, and that it counts each end once."""
+"""What the last stage measures of a render, that it counts each end once, and waits for the object store."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import redis
@@ -9,6 +10,7 @@ import redis
 from benchmarks.bundle import Parts
 from core.render import State
 from sampling.safety import ImageClassifier
+from shared_cache.objects import DiskObjects
 from tests.final_engine.conftest import FinalPath
 
 
@@ -41,3 +43,23 @@ def test_withheld_render_is_counted_as_blocked(client: redis.Redis, parts: Parts
     path.close()
     assert record.state is State.BLOCKED
     assert (path.measured("renders_total", state="blocked"), path.measured("renders_total", state="done")) == (1, 0)
+
+
+class FarAway(DiskObjects):
+    """A store that takes 200 ms to answer."""
+
+    def put(self, key: str, data: bytes, content_type: str) -> None:
+        time.sleep(0.2)
+        super().put(key, data, content_type)
+
+
+def test_pictures_of_one_render_are_stored_at_once(
+    client: redis.Redis, parts: Parts, classifier: ImageClassifier, tmp_path: Path
+) -> None:
+    store = FarAway(tmp_path, b"secret" * 8, None)
+    path = FinalPath(client, parts, classifier, tmp_path, objects=store).start()
+    path.a_preview(seed=3)
+    (record,) = path.ended(path.submit(seed=3, n=4, preview_id="p1"))
+    path.close()
+    assert record.state is State.DONE and len(record.images) == 4 and record.handoff["similarity"] is not None
+    assert 200 <= record.timings_ms["publish"] < 4 * 200
