@@ -160,7 +160,7 @@ def _known_models(settings: Settings) -> dict[str, Any]:
 def _prepare(exit_with_parent: bool) -> None:
     level = logging.WARNING if exit_with_parent else logging.INFO  # the parent says what a person should know
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for noisy in ("httpx", "httpcore", "gradio", "matplotlib"):
+    for noisy in ("httpx", "httpcore", "gradio", "matplotlib", "botocore"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     if exit_with_parent:
         from app.parents import exit_with_parent as watch

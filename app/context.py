@@ -24,7 +24,7 @@ from shared_cache.costs import Costs
 from shared_cache.events import Events
 from shared_cache.mailbox import Mailbox, Replies
 from shared_cache.metrics import Board
-from shared_cache.objects import DiskObjects, load_secret
+from shared_cache.objects import Objects, open_objects
 from shared_cache.previews import Previews, kept_previews
 from shared_cache.queue import Backlog
 from shared_cache.registry import ReadyWorkers, Registry, new_worker_id
@@ -49,7 +49,7 @@ class Context:
     kept: Previews
     events: Events
     pulses: Pulses
-    objects: DiskObjects
+    objects: Objects
     registry: Registry
     workers: ReadyWorkers
     clock: SteadyClock
@@ -61,7 +61,7 @@ class Context:
 
 
 def open_context(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> Context:
-    """Raises: StartupError when the model folder is broken or the queue cannot be reached."""
+    """Raises: StartupError when the model folder is broken, or the queue or the object store cannot be used."""
     if settings.redis_url is None:
         raise StartupError("no queue: REDIS_URL is not set", "start the app with `firstlight serve`, which brings one")
     profile = load_profile(settings.model_dir)
@@ -84,7 +84,7 @@ def open_context(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S)
         kept=kept,
         events=Events(client),
         pulses=Pulses(),
-        objects=DiskObjects(settings.data_dir / "objects", load_secret(settings.data_dir), settings.public_url),
+        objects=open_objects(settings, writes=False),
         registry=registry,
         workers=workers,
         clock=clock,

@@ -1,16 +1,17 @@
-"""Pictures by signed URL."""
+"""Pictures on disk by signed URL; those in S3 are fetched there."""
 
 from __future__ import annotations
 
 import re
 import time
+from typing import Literal
 
 from fastapi import APIRouter
 from fastapi.responses import FileResponse
 from starlette.exceptions import HTTPException
 
 from app.wants import Here
-from shared_cache.objects import CONTENT_TYPES
+from shared_cache.objects import DiskObjects, content_type_of, disposition
 
 router = APIRouter()
 
@@ -20,21 +21,21 @@ _SIGNATURE = re.compile(r"[A-Za-z0-9_=-]{1,128}")
 
 @router.get("/objects/{key:path}")
 @router.head("/objects/{key:path}", include_in_schema=False)
-def picture(key: str, context: Here, expires: str = "", signature: str = "") -> FileResponse:
+def picture(
+    key: str, context: Here, expires: str = "", signature: str = "", download: Literal["", "1"] = ""
+) -> FileResponse:
     """The bytes, if the signature is ours and has not expired."""
+    objects = context.objects
+    if not isinstance(objects, DiskObjects):
+        raise HTTPException(404)
     if not (_EXPIRES.fullmatch(expires) and _SIGNATURE.fullmatch(signature)):
         raise HTTPException(403)
     now_s = time.time()
-    context.objects.verify(key, int(expires), signature, int(now_s))
-    path = context.objects.open(key)
+    objects.verify(key, int(expires), signature, int(now_s))
+    path = objects.open(key)
     headers = {
         "Cache-Control": f"private, max-age={max(0, int(int(expires) - now_s))}, immutable",
-        "Content-Disposition": f'inline; filename="{file_name(key)}"',
+        "Content-Disposition": disposition(key, download == "1"),
         "X-Content-Type-Options": "nosniff",
     }
-    return FileResponse(path, media_type=CONTENT_TYPES[path.suffix], headers=headers)
-
-
-def file_name(key: str) -> str:
-    """A name for a download: letters, digits, dots and dashes only."""
-    return "firstlight-" + re.sub(r"[^A-Za-z0-9.-]+", "-", key.removeprefix("renders/")).strip("-.")[-80:]
+    return FileResponse(path, media_type=content_type_of(key), headers=headers)

@@ -63,14 +63,17 @@ def _preview_url(context: Context, record: Record, root_path: str) -> str | None
 
 
 def _image(context: Context, image: dict[str, Any], root_path: str) -> dict[str, Any]:
-    url = signed_url(context, image["key"], root_path)
-    return {"url": url, **{k: v for k, v in image.items() if k != "key"}}
+    urls = {
+        "url": signed_url(context, image["key"], root_path),
+        "download_url": signed_url(context, image["key"], root_path, download=True),
+    }
+    return {**urls, **{k: v for k, v in image.items() if k != "key"}}
 
 
-def signed_url(context: Context, key: str, root_path: str) -> str:
-    """Under public_url if that is set, else a path on this host; works for url_ttl_s at least."""
+def signed_url(context: Context, key: str, root_path: str, download: bool = False) -> str:
+    """In S3, or under public_url if that is set, else a path on this host; works for url_ttl_s at least."""
     now_s = int(time.time()) // STABLE_URL_S * STABLE_URL_S
-    url = context.objects.sign(key, context.settings.url_ttl_s + STABLE_URL_S, now_s)
+    url = context.objects.sign(key, context.settings.url_ttl_s + STABLE_URL_S, now_s, download)
     return url if "://" in url else root_path + url
 
 

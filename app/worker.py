@@ -54,7 +54,7 @@ from shared_cache.lanes import Signal, Stream, decode_stage
 from shared_cache.latents import Latents
 from shared_cache.mailbox import Mailbox, Replies
 from shared_cache.metrics import Board
-from shared_cache.objects import DiskObjects, load_secret
+from shared_cache.objects import Objects, open_objects
 from shared_cache.previews import Previews, kept_previews
 from shared_cache.queue import Lanes
 from shared_cache.registry import ReadyWorkers, Registry, new_worker_id
@@ -68,7 +68,7 @@ TORCH_ROLES = frozenset({"preview", "final", "decode"})
 def run_worker(roles: Collection[str], settings: Settings, redis_url: str) -> None:
     """Blocks until SIGTERM or SIGINT.
 
-    Raises: StartupError when the model folder or Redis cannot be used.
+    Raises: StartupError when the model folder, Redis or the object store cannot be used.
     """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -116,13 +116,15 @@ class Worker:
         )
 
     def __enter__(self) -> Worker:
+        # First, since it says at once what is wrong.
+        objects = open_objects(self._settings, writes=True) if "finish" in self.roles else None
         self._announcer.start()
         if TORCH_ROLES & set(self.roles):
             use_threads(self._settings.torch_threads)
             self._model = load_model(self._settings.model_dir, roles=self.roles)
             self._start_torch_roles(self._model)
-        if "finish" in self.roles:
-            self._start_finish()
+        if objects is not None:
+            self._start_finish(objects)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -261,22 +263,18 @@ class Worker:
         self._banks.append(bank)
         return bank
 
-    def _start_finish(self) -> None:
+    def _start_finish(self, objects: Objects) -> None:
         work = FinishWork(
             classifier=self._classifier,
             renders=self._renders,
             latents=self._latents,
             kept=kept_previews(self._redis),
-            objects=self._objects(),
+            objects=objects,
             costs=self._live_costs("finish", self._calibrated()),
             clock=self._clock,
             metrics=self._metrics,
         )
         self._start_stage("finish", "finish", State.CHECKING, work)
-
-    def _objects(self) -> DiskObjects:
-        settings = self._settings
-        return DiskObjects(settings.data_dir / "objects", load_secret(settings.data_dir), settings.public_url)
 
     def _start_stage(self, name: str, queue: str, expects: State, work: Any) -> None:
         stream = Stream(self._redis, queue, queue, self.id)

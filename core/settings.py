@@ -15,6 +15,7 @@ from core.scheduler import BatchingMode
 PREFIX = "FIRSTLIGHT_"
 CONFIG_NAME = f"{PREFIX}CONFIG"
 CLIENT_NAMES = frozenset({CONFIG_NAME, f"{PREFIX}URL"})
+FOLDER = "^([A-Za-z0-9_-][A-Za-z0-9_.-]*/)*$"
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "storybook" / "bundle"
 
 
@@ -43,6 +44,12 @@ class Settings(BaseSettings):
     style_slots: int = Field(8, ge=1, description="sets of styles that each pool keeps at hand; more of them wait")
     embedding_cache_mb: int = Field(64, ge=1, description="prompt embeddings kept in a worker, MiB")
     url_ttl_s: int = Field(3600, ge=1, description="seconds that a signed URL works")
+    s3_bucket: str | None = Field(None, min_length=3, description="S3 bucket for pictures; without it the data folder")
+    s3_endpoint: str | None = Field(None, description="S3 service as the app reaches it; without it Amazon's")
+    s3_public_endpoint: str | None = Field(None, description="S3 service as browsers reach it, where that differs")
+    s3_region: str | None = Field(None, description="region of the bucket; without it what AWS_DEFAULT_REGION says")
+    s3_prefix: str = Field("", pattern=FOLDER, description="folder inside the bucket, ending in /")
+    s3_expire_days: int | None = Field(None, ge=1, description="days until the bucket deletes a picture; unset: never")
     publish_patience_s: float = Field(60.0, ge=0, description="seconds that a finished render waits for storage")
     nsfw_threshold: float = Field(0.85, gt=0, le=1, description="image classifier score that withholds a picture")
     lane_capacity: int = Field(64, ge=1, description="renders that may wait at once")

@@ -18,7 +18,7 @@ from sampling.safety import ImageClassifier
 from shared_cache.costs import LiveCosts
 from shared_cache.lanes import Entry
 from shared_cache.latents import Latents, unpack
-from shared_cache.objects import DiskObjects
+from shared_cache.objects import Objects
 from shared_cache.previews import Previews
 from shared_cache.renders import Record, Renders
 
@@ -33,7 +33,7 @@ class FinishWork:
         renders: Renders,
         latents: Latents,
         kept: Previews,
-        objects: DiskObjects,
+        objects: Objects,
         costs: LiveCosts,
         metrics: Metrics,
         clock: Callable[[], float] = time,

@@ -1,4 +1,4 @@
-"""Finished pictures on disk, handed out by signed URL.
+"""Finished pictures, handed out by signed URL: on disk here, in S3 by s3_objects.
 
 Keys are made of a render's id and a number, never of anything typed; every key is checked all the same.
 """
@@ -13,16 +13,75 @@ import re
 import secrets
 import tempfile
 from pathlib import Path
+from typing import Protocol
 
 from core.errors import InvalidInput, NotFound, StartupError
+from core.settings import Settings
 
 KEY = re.compile(r"renders/[A-Za-z0-9_-]{1,64}/(?:[0-9]{1,3}\.png|preview\.jpg)", re.ASCII)
 CONTENT_TYPES = {".png": "image/png", ".jpg": "image/jpeg"}
 SECRET_BYTES = 32
 
 
+class Objects(Protocol):
+    """Keys are renders/<id>/<k>.png and renders/<id>/preview.jpg; everything else is InvalidInput.
+
+    Raises: Unavailable from put and get when the store cannot be reached, or refuses; the same call may work later.
+    """
+
+    def put(self, key: str, data: bytes, content_type: str) -> None:
+        """Writes whole or not at all; an earlier object of that key is replaced.
+
+        Raises: InvalidInput for a content type that is not ours.
+        """
+
+    def get(self, key: str) -> bytes:
+        """Raises: NotFound when there is no such object."""
+
+    def sign(self, key: str, ttl_s: float, now_s: float, download: bool = False) -> str:
+        """The object's URL, good until now_s + ttl_s: a path of the app's, or an address elsewhere.
+
+        The same arguments give the same URL. A browser shows what it finds there, or saves it when it is a download.
+        """
+
+
+def open_objects(settings: Settings, writes: bool) -> Objects:
+    """The store that the settings name; S3 is tried out, and for a process that writes also written to.
+
+    Raises: StartupError when it cannot be used.
+    """
+    if settings.s3_bucket is None:
+        return DiskObjects(settings.data_dir / "objects", load_secret(settings.data_dir), settings.public_url)
+    from shared_cache.s3_objects import open_s3  # brings boto3, which takes a while and which the disk does not need
+
+    return open_s3(settings, writes)
+
+
+def check_key(key: str) -> None:
+    """Raises: InvalidInput for a key that is not ours."""
+    if not KEY.fullmatch(key):
+        raise InvalidInput("key", "is not the name of a picture")
+
+
+def check_content_type(key: str, content_type: str) -> None:
+    """Raises: InvalidInput for a key that is not ours, or a type that is not its own."""
+    check_key(key)
+    if content_type_of(key) != content_type:
+        raise InvalidInput("content_type", f"{content_type} does not belong to {key.rpartition('/')[2]}")
+
+
+def content_type_of(key: str) -> str:
+    return CONTENT_TYPES[key[-4:]]
+
+
+def disposition(key: str, download: bool) -> str:
+    """Content-Disposition: the file's name has letters, digits, dots and dashes only."""
+    name = "firstlight-" + re.sub(r"[^A-Za-z0-9.-]+", "-", key.removeprefix("renders/")).strip("-.")[-80:]
+    return f'{"attachment" if download else "inline"}; filename="{name}"'
+
+
 class DiskObjects:
-    """Keys are renders/<id>/<k>.png and renders/<id>/preview.jpg; everything else is refused."""
+    """One folder. Several machines that use it must share the file system and the secret."""
 
     def __init__(self, root: Path, secret: bytes, public_url: str | None) -> None:
         self._root = Path(root).resolve()
@@ -30,13 +89,8 @@ class DiskObjects:
         self._public_url = (public_url or "").rstrip("/")
 
     def put(self, key: str, data: bytes, content_type: str) -> None:
-        """Writes whole or not at all; an earlier object of that key is replaced.
-
-        Raises: InvalidInput for a key or content type that is not ours.
-        """
+        check_content_type(key, content_type)
         path = self._place(key)
-        if CONTENT_TYPES[path.suffix] != content_type:
-            raise InvalidInput("content_type", f"{content_type} does not belong to {path.suffix}")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._place(key)  # again, now that its folders are there: none of them may lead outside
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
@@ -50,6 +104,9 @@ class DiskObjects:
                 raise
         _sync_folder(path.parent)
 
+    def get(self, key: str) -> bytes:
+        return self.open(key).read_bytes()
+
     def open(self, key: str) -> Path:
         """The object's file.
 
@@ -60,14 +117,12 @@ class DiskObjects:
             raise NotFound("there is no such picture")
         return path
 
-    def sign(self, key: str, ttl_s: float, now_s: float) -> str:
-        """The object's URL (a path where no public URL is set), good until now_s + ttl_s.
-
-        Raises: InvalidInput for a key that is not ours.
-        """
+    def sign(self, key: str, ttl_s: float, now_s: float, download: bool = False) -> str:
+        """A path where no public URL is set. That it is a download stands beside the signature, as it tells nothing."""
         self._place(key)
         expires = int(now_s + ttl_s)
-        return f"{self._public_url}/objects/{key}?expires={expires}&signature={self._signature(key, expires)}"
+        signed = f"expires={expires}&signature={self._signature(key, expires)}"
+        return f"{self._public_url}/objects/{key}?{signed}{'&download=1' if download else ''}"
 
     def verify(self, key: str, expires: str | int, signature: str, now_s: float) -> None:
         """Checks what came with a URL.
@@ -84,8 +139,7 @@ class DiskObjects:
             raise NotFound("this link has expired")
 
     def _place(self, key: str) -> Path:
-        if not KEY.fullmatch(key):
-            raise InvalidInput("key", "is not the name of a picture")
+        check_key(key)
         path = self._root / key
         if path.resolve() != path:  # a link on the way: nothing of ours is one
             raise InvalidInput("key", "is not the name of a picture")

@@ -18,6 +18,7 @@ import redis
 
 from shared_cache.connect import connect
 from shared_cache.embedded import EmbeddedRedis
+from tests.s3_server import S3Server
 
 if TYPE_CHECKING:
     from benchmarks.bundle import Parts
@@ -110,6 +111,24 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server = EmbeddedRedis(tmp_path_factory.mktemp("shared"))
     yield server.start()
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real server with one bucket; tests keep apart by prefix."""
+    server = S3Server(tmp_path_factory.mktemp("s3"))
+    server.start()
+    server.make_bucket()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """That server, and the login of one who may write in the environment."""
+    for name, value in s3_server.login().items():
+        monkeypatch.setenv(name, value)
+    return s3_server
 
 
 @pytest.fixture(scope="session")

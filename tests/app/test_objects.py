@@ -7,7 +7,6 @@ import time
 import httpx
 import pytest
 
-from app.objects import file_name
 from tests.app.conftest import Web
 
 KEY = "renders/abc/0.png"
@@ -27,6 +26,8 @@ def test_signed_url_gives_the_picture_and_its_headers(client: httpx.Client, url:
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "private" in answer.headers["cache-control"]
     assert client.head(url).status_code == 200
+    assert client.get(f"{url}&download=1").headers["content-disposition"].startswith("attachment; ")
+    assert client.get(f"{url}&download=%0d%0aX:1").status_code == 422
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,3 @@ def test_a_picture_without_signature_is_refused(client: httpx.Client, url: str) 
         answer = client.get(f"/objects/{KEY}{query}")
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
         assert "signed address" in answer.json()["error"]["message"]
-
-
-def test_file_name_is_plain() -> None:
-    assert file_name('renders/a"\r\nb/0.png') == "firstlight-a-b-0.png"

@@ -32,7 +32,7 @@ from shared_cache.costs import Costs, LiveCosts
 from shared_cache.events import Events
 from shared_cache.lanes import Signal, Stream, decode_stage
 from shared_cache.latents import Latents, pack
-from shared_cache.objects import DiskObjects
+from shared_cache.objects import DiskObjects, Objects
 from shared_cache.previews import Previews, StoredPreview, kept_previews
 from shared_cache.queue import Backlog, Lanes
 from shared_cache.registry import ReadyWorkers, Registry
@@ -51,7 +51,7 @@ class FinalPath:
         classifier: ImageClassifier,
         folder: Path,
         consumer: str = "w1",
-        objects: DiskObjects | None = None,
+        objects: Objects | None = None,
     ) -> None:
         self.client, self.parts, self.profile = client, parts, parts.model.profile
         self.renders, self.previews, self.events = Renders(client), Previews(client), Events(client)

@@ -20,7 +20,7 @@ from tests.makers import a_final_recipe
 
 
 def picture_of(path: FinalPath, record_images: list[dict[str, object]], index: int = 0) -> Image.Image:
-    return Image.open(io.BytesIO(path.objects.open(str(record_images[index]["key"])).read_bytes()))
+    return Image.open(io.BytesIO(path.objects.get(str(record_images[index]["key"]))))
 
 
 def test_render_ends_done_with_picture_and_metadata(path: FinalPath) -> None:

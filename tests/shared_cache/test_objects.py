@@ -1,70 +1,89 @@
-"""Pictures on disk: whole, under checked keys, behind signed links."""
+"""What both stores of pictures promise, the disk's and S3's, each behind what serves its URLs."""
 
 from __future__ import annotations
 
-import os
-import stat
-import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from time import time
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 
-from core.errors import InvalidInput, NotFound, StartupError
-from shared_cache.objects import DiskObjects, load_secret
+from app import errors, wants
+from app import objects as route
+from core.errors import InvalidInput, NotFound
+from core.settings import Settings
+from shared_cache.objects import DiskObjects, Objects, disposition, open_objects
+from tests.s3_server import BUCKET, S3Server
 
-KEY = "renders/0197-Ab_c/0.png"
-
-
-@pytest.fixture
-def objects(tmp_path: Path) -> DiskObjects:
-    return DiskObjects(tmp_path / "objects", b"s" * 32, None)
-
-
-def signed(url: str) -> tuple[str, str, str]:
-    parts = urlsplit(url)
-    query = parse_qs(parts.query)
-    return parts.path.removeprefix("/objects/"), query["expires"][0], query["signature"][0]
+KEY, PREVIEW = "renders/0197-Ab_c/0.png", "renders/0197-Ab_c/preview.jpg"
+REFUSED = (403, 404, 422)
 
 
-def test_object_is_read_back_and_replaced_whole(objects: DiskObjects) -> None:
-    for data in (b"first", b"second picture"):
-        objects.put(KEY, data, "image/png")
-        assert objects.open(KEY).read_bytes() == data
-    objects.put("renders/0197-Ab_c/preview.jpg", b"j", "image/jpeg")
-    assert sorted(path.name for path in objects.open(KEY).parent.iterdir()) == ["0.png", "preview.jpg"]
+@dataclass(frozen=True, slots=True)
+class Store:
+    """fetch is a browser's GET."""
+
+    objects: Objects
+    fetch: Callable[[str], httpx.Response]
 
 
-def test_half_written_object_leaves_the_earlier_one(objects: DiskObjects, monkeypatch: pytest.MonkeyPatch) -> None:
-    objects.put(KEY, b"whole", "image/png")
-
-    def full(handle: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        objects.put(KEY, b"other", "image/png")
-    assert objects.open(KEY).read_bytes() == b"whole"
-    assert [path.name for path in objects.open(KEY).parent.iterdir()] == ["0.png"]
+def on_disk(folder: Path) -> Store:
+    objects = open_objects(Settings(data_dir=folder), writes=True)
+    app = FastAPI()
+    app.include_router(route.router)
+    errors.install(app)
+    app.dependency_overrides[wants._context] = lambda: SimpleNamespace(objects=objects)
+    return Store(objects, TestClient(app).get)
 
 
-def test_readers_never_see_a_part_while_writers_replace(objects: DiskObjects) -> None:
-    objects.put(KEY, b"0" * 100_000, "image/png")
-    over, torn = threading.Event(), []
+def in_s3(server: S3Server) -> Store:
+    settings = Settings(
+        s3_bucket=BUCKET,
+        s3_endpoint=server.endpoint,
+        s3_public_endpoint=server.public_endpoint,
+        s3_prefix=f"{uuid.uuid4().hex}/",
+    )
+    return Store(open_objects(settings, writes=True), lambda url: httpx.get(url, trust_env=False))
 
-    def read() -> None:
-        while not over.is_set():
-            data = objects.open(KEY).read_bytes()
-            if len(data) != 100_000 or len(set(data)) != 1:
-                torn.append(len(data))
 
-    reader = threading.Thread(target=read)
-    reader.start()
-    for number in range(20):
-        objects.put(KEY, str(number % 10).encode() * 100_000, "image/png")
-    over.set()
-    reader.join()
-    assert torn == []
+@pytest.fixture(params=["disk", "s3"], scope="module")
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    if request.param == "disk":
+        yield on_disk(tmp_path_factory.mktemp("disk"))
+        return
+    server: S3Server = request.getfixturevalue("s3_server")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.login().items():
+            patch.setenv(name, value)
+        yield in_s3(server)
+
+
+def lifetime_s(url: str, now_s: float) -> float:
+    query = parse_qs(urlsplit(url).query)
+    return int(query["X-Amz-Expires"][0]) if "X-Amz-Expires" in query else int(query["expires"][0]) - now_s
+
+
+def test_object_is_read_back_and_replaced_whole(store: Store) -> None:
+    for data in (b"first", b"second picture" * 50_000):
+        store.objects.put(KEY, data, "image/png")
+        assert store.objects.get(KEY) == data
+    store.objects.put(PREVIEW, b"j", "image/jpeg")
+    assert (store.objects.get(PREVIEW), len(store.objects.get(KEY))) == (b"j", 700_000)
+
+
+def test_missing_object_is_not_found(store: Store) -> None:
+    missing = "renders/missing/0.png"
+    with pytest.raises(NotFound):
+        store.objects.get(missing)
+    assert store.fetch(store.objects.sign(missing, 60, time())).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -77,99 +96,77 @@ def test_readers_never_see_a_part_while_writers_replace(objects: DiskObjects) ->
         "renders/" + "a" * 65 + "/0.png", "previews/a/0.png", "renders/\ud800/0.png", "file:///etc/passwd",
     ],
 )  # fmt: skip
-def test_key_that_is_not_ours_is_refused_everywhere(objects: DiskObjects, tmp_path: Path, key: str) -> None:
+def test_key_that_is_not_ours_is_refused_everywhere(store: Store, key: str) -> None:
     for refused in (
-        lambda: objects.put(key, b"x", "image/png"),
-        lambda: objects.open(key),
-        lambda: objects.sign(key, 60, 0),
-        lambda: objects.verify(key, "60", "0" * 64, 0),
+        lambda: store.objects.put(key, b"x", "image/png"),
+        lambda: store.objects.get(key),
+        lambda: store.objects.sign(key, 60, 0),
     ):
         with pytest.raises(InvalidInput):
             refused()
-    assert list(tmp_path.rglob("*.png")) == []
 
 
-def test_link_that_leads_outside_is_refused(objects: DiskObjects, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "0.png").write_bytes(b"secret")
-    folder = tmp_path / "objects" / "renders"
-    folder.mkdir(parents=True)
-    (folder / "linked").symlink_to(outside)
-    (folder / "real").mkdir()
-    (folder / "real" / "0.png").symlink_to(outside / "0.png")
-    for key in ("renders/linked/0.png", "renders/real/0.png"):
-        with pytest.raises(InvalidInput):
-            objects.open(key)
-        with pytest.raises(InvalidInput):
-            objects.put(key, b"x", "image/png")
-    assert (outside / "0.png").read_bytes() == b"secret"
-
-
-def test_missing_object_is_not_found(objects: DiskObjects) -> None:
-    with pytest.raises(NotFound):
-        objects.open(KEY)
-
-
-def test_content_type_must_fit_the_key(objects: DiskObjects) -> None:
+@pytest.mark.parametrize("content_type", ["image/svg+xml", "text/html", "image/jpeg"])
+def test_content_type_must_fit_the_key(store: Store, content_type: str) -> None:
     with pytest.raises(InvalidInput, match="content_type"):
-        objects.put(KEY, b"<svg>", "image/svg+xml")
+        store.objects.put(KEY, b"<svg>", content_type)
 
 
-def test_link_lasts_as_long_as_asked_each_time(objects: DiskObjects) -> None:
-    times = [int(signed(objects.sign(KEY, ttl_s, 1000.0))[1]) - 1000 for ttl_s in (100, 200)]
-    assert times == [100, 200]
+def test_objects_are_put_by_many_threads_at_once(store: Store) -> None:
+    keys = [f"renders/r{number}/0.png" for number in range(24)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda key: store.objects.put(key, key.encode(), "image/png"), keys))
+        assert list(pool.map(store.objects.get, keys)) == [key.encode() for key in keys]
 
 
-def test_link_is_good_until_its_time_is_over(objects: DiskObjects) -> None:
-    key, expires, signature = signed(objects.sign(KEY, 100, 1000.0))
-    assert key == KEY
-    objects.verify(key, expires, signature, 1100.0)
-    with pytest.raises(NotFound, match="expired"):
-        objects.verify(key, expires, signature, 1100.5)
+def test_link_lasts_as_long_as_asked_each_time(store: Store) -> None:
+    assert [lifetime_s(store.objects.sign(KEY, ttl_s, 1000.0), 1000.0) for ttl_s in (100, 200, 100)] == [100, 200, 100]
 
 
-@pytest.mark.parametrize("signature", ["", "0" * 64, "ü", "\ud800", "None"])
-def test_link_with_a_foreign_signature_is_refused(objects: DiskObjects, signature: str) -> None:
-    with pytest.raises(InvalidInput, match="signature"):
-        objects.verify(KEY, "1100", signature, 1000.0)
+def test_link_is_the_same_as_long_as_its_arguments_are(store: Store) -> None:
+    now_s = time()
+    first, again, later = (store.objects.sign(KEY, 60, at_s) for at_s in (now_s, now_s, now_s + 300))
+    assert first == again and first != later and first != store.objects.sign(PREVIEW, 60, now_s)
 
 
-def test_signature_is_good_for_its_own_key_time_and_secret_only(objects: DiskObjects, tmp_path: Path) -> None:
-    key, expires, signature = signed(objects.sign(KEY, 100, 1000.0))
-    foreign = DiskObjects(tmp_path / "objects", b"t" * 32, None)
-    changed = [
-        (objects, "renders/0197-Ab_c/1.png", expires, signature),
-        (objects, key, str(int(expires) + 1), signature),
-        (objects, key, expires, signature[:-1]),
-        (foreign, key, expires, signature),
-    ]
-    for verifier, named, until, by in changed:
-        with pytest.raises(InvalidInput, match="signature"):
-            verifier.verify(named, until, by, 1000.0)
+@pytest.mark.parametrize("shown", ["inline", "attachment"])
+def test_link_gives_the_picture_with_its_type_and_a_plain_file_name(store: Store, shown: str) -> None:
+    store.objects.put(KEY, b"png bytes", "image/png")
+    answer = store.fetch(store.objects.sign(KEY, 60, time(), download=shown == "attachment"))
+    assert (answer.status_code, answer.content) == (200, b"png bytes")
+    assert answer.headers["content-type"] == "image/png"
+    assert answer.headers["content-disposition"] == f'{shown}; filename="firstlight-0197-Ab-c-0.png"'
+    assert answer.headers["cache-control"].startswith("private, max-age=")
 
 
-@pytest.mark.parametrize("expires", ["", "-1", "1e9", "1100.0", " 1100", "٣٣", "9" * 40, "NaN"])
-def test_link_with_a_broken_time_is_refused(objects: DiskObjects, expires: str) -> None:
-    with pytest.raises(InvalidInput, match="expires"):
-        objects.verify(KEY, expires, "0" * 64, 0)
+def test_link_is_refused_when_its_time_is_over(store: Store) -> None:
+    store.objects.put(KEY, b"png bytes", "image/png")
+    now_s = time()
+    assert store.fetch(store.objects.sign(KEY, 360, now_s - 300)).status_code == 200
+    assert store.fetch(store.objects.sign(KEY, 60, now_s - 62)).status_code in REFUSED
 
 
-def test_link_names_the_public_host_when_there_is_one(tmp_path: Path) -> None:
-    public = DiskObjects(tmp_path, b"s" * 32, "https://pictures.example/app/")
-    assert public.sign(KEY, 60, 0).startswith(f"https://pictures.example/app/objects/{KEY}?expires=60&signature=")
+@pytest.mark.parametrize("change", ["signature", "key", "time"])
+def test_tampered_link_is_refused(store: Store, change: str) -> None:
+    for key in (KEY, PREVIEW):
+        store.objects.put(key, b"bytes", "image/png" if key == KEY else "image/jpeg")
+    url = store.objects.sign(KEY, 60, time())
+    other = store.objects.sign(KEY, 61, time() + 300)
+    parts, parts_of_other = parse_qs(urlsplit(url).query), parse_qs(urlsplit(other).query)
+    name = {"signature": "ignature", "key": "", "time": "xpires"}[change]
+    if change == "key":
+        tampered = url.replace(KEY, PREVIEW)
+    else:
+        field = next(field for field in parts if field.endswith(name))
+        tampered = url.replace(f"{field}={parts[field][0]}", f"{field}={parts_of_other[field][0]}")
+    assert tampered != url
+    assert store.fetch(tampered).status_code in REFUSED
+    assert store.fetch(url).status_code == 200
 
 
-def test_secret_is_made_once_and_readable_by_its_user_alone(tmp_path: Path) -> None:
-    found: list[bytes] = []
-    threads = [threading.Thread(target=lambda: found.append(load_secret(tmp_path / "data"))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(found)) == 1 and len(found[0]) == 32
-    (path,) = (tmp_path / "data").iterdir()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    path.write_bytes(b"short")
-    with pytest.raises(StartupError, match="delete it"):
-        load_secret(tmp_path / "data")
+def test_file_name_is_plain() -> None:
+    assert disposition('renders/a"\r\nb/0.png', download=False) == 'inline; filename="firstlight-a-b-0.png"'
+
+
+def test_disk_is_the_store_where_no_bucket_is_named(tmp_path: Path) -> None:
+    assert isinstance(open_objects(Settings(data_dir=tmp_path), writes=False), DiskObjects)

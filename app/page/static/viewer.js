@@ -98,7 +98,8 @@ export class Viewer {
     this.pictures.replaceChildren(...[final, preview, line].filter(Boolean));
     this.pictures.dataset.compared = String(Boolean(compared));
     if (this.slider) this.slider.disabled = !compared;
-    this.download.href = url;
+    // Where pictures lie on another host, browsers heed what that says of the file, not the attribute.
+    this.download.href = new URL(image.download_url, document.baseURI).href;
     this.download.download = `firstlight-${image.seed}.png`;
     if (images.length > 1) this.thumbs.forEach((thumb, at) => thumb.setAttribute("aria-pressed", String(at === index)));
   }
