@@ -13,6 +13,7 @@ from rich.table import Table
 from app.bench import bench
 from app.fleet import workers
 from app.output import print_json, tells
+from app.probe import probe
 from app.roles import ROLES
 from app.verbs import preview, render
 from core.errors import StartupError
@@ -72,6 +73,7 @@ app.add_typer(bench)
 app.command("preview")(preview)
 app.command("render")(render)
 app.command("workers")(workers)
+app.command("probe")(probe)
 
 
 @app.command()

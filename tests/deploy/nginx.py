@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.conftest import ROOT, free_port
 
 CONF = ROOT / "deploy" / "nginx.conf"
+PICTURES = ROOT / "deploy" / "nginx-pictures.conf"
 START_TIMEOUT_S = 20
 CERTIFICATE = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
 
@@ -38,6 +39,7 @@ def configuration(folder: Path, webs: Mapping[str, int], port: int, plain_port: 
         "listen 443 ": f"listen 127.0.0.1:{port} ",
         "listen 80;": f"listen 127.0.0.1:{plain_port};",
         "/etc/nginx/tls/": f"{folder}/",
+        "/etc/nginx/sites/": f"{folder}/sites/",
         "http {": " ".join(["http {", *places]),
     }
     for old, new in changes.items():
@@ -46,11 +48,28 @@ def configuration(folder: Path, webs: Mapping[str, int], port: int, plain_port: 
     return text
 
 
+def pictures_configuration(folder: Path, s3_port: int, port: int) -> str:
+    """The same for nginx-pictures.conf."""
+    text = PICTURES.read_text()
+    for old, new in {
+        "listen 9443 ": f"listen 127.0.0.1:{port} ",
+        "http://s3:8333": f"http://127.0.0.1:{s3_port}",
+        "/etc/nginx/tls/": f"{folder}/",
+    }.items():
+        assert text.count(old), old
+        text = text.replace(old, new)
+    return text
+
+
 class Nginx:
     """In the foreground, with a certificate made for the occasion."""
 
-    def __init__(self, folder: Path, webs: Mapping[str, int]) -> None:
+    def __init__(self, folder: Path, webs: Mapping[str, int], s3_port: int | None = None) -> None:
         self._folder = folder
+        if s3_port is not None:
+            self.pictures_port = free_port()
+            (folder / "sites").mkdir()
+            (folder / "sites" / "pictures.conf").write_text(pictures_configuration(folder, s3_port, self.pictures_port))
         self.port, self.plain_port = free_port(), free_port()
         self.url = f"https://localhost:{self.port}"
         (folder / "nginx.conf").write_text(configuration(folder, webs, self.port, self.plain_port))
