@@ -119,6 +119,7 @@ def worker(
     """Run a worker of one or more roles; it finds its work in Redis."""
     from app.embedded_queue import queue_of
     from sampling.profile import load_profile
+    from shared_cache.objects import open_objects
 
     _prepare(exit_with_parent)
     settings = load_settings(**({} if fuse is None else {"fuse": fuse}))
@@ -126,7 +127,9 @@ def worker(
     unknown = [role for role in wanted if role not in ROLES]
     if unknown or not wanted:
         raise StartupError(f"unknown role {', '.join(unknown) or '(none given)'}", f"use some of {', '.join(ROLES)}")
-    load_profile(settings.model_dir)  # the cheap check first: importing torch takes seconds
+    load_profile(settings.model_dir)  # the cheap checks first: importing torch takes seconds
+    if "finish" in wanted:
+        open_objects(settings, writes=True)
     with queue_of(settings) as connected:
         from app.worker import run_worker
 
