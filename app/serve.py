@@ -86,6 +86,7 @@ def _workers(settings: Settings) -> Iterator[Supervised]:
             self_command("worker", "--roles", settings.roles, "--exit-with-parent"),
             child_environment(settings),
             on_death=registry.withdraw_process,
+            stop_signal=signal.SIGINT,  # hands back at once what is not done: here somebody waits for the end
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import subprocess
 import sys
 import threading
@@ -34,9 +35,11 @@ class Supervised:
         command: Sequence[str],
         env: Mapping[str, str],
         on_death: Callable[[int], object] = lambda pid: None,
+        stop_signal: signal.Signals = signal.SIGTERM,
     ) -> None:
         self.name = name
         self._on_death = on_death
+        self._stop_signal = stop_signal
         self._command = command
         self._env = env
         self._lock = threading.Lock()
@@ -54,7 +57,7 @@ class Supervised:
             child = self._child
         if child is None:
             return
-        child.terminate()
+        child.send_signal(self._stop_signal)
         try:
             child.wait(GRACE_S)
         except subprocess.TimeoutExpired:

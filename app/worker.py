@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import threading
 from collections.abc import Collection
 from contextlib import ExitStack
 from importlib.metadata import version
@@ -19,6 +17,7 @@ import redis
 
 from app.announcer import Announcer
 from app.roles import ROLES
+from app.stopping import Stopping
 from core.cost import CostTable
 from core.metrics import Metrics
 from core.render import State
@@ -62,22 +61,23 @@ from shared_cache.renders import Renders
 from styles.catalogue import Catalogue, load_catalogue
 
 log = logging.getLogger(__name__)
+STAGE_PATIENCE_S = 3.0  # what a stage has at work takes less as a rule, and done it costs nobody an attempt
 TORCH_ROLES = frozenset({"preview", "final", "decode"})
 
 
 def run_worker(roles: Collection[str], settings: Settings, redis_url: str) -> None:
-    """Blocks until SIGTERM or SIGINT.
+    """Blocks until SIGTERM, and then until what is at work is done or handed back; SIGINT hands it back at once.
 
     Raises: StartupError when the model folder, Redis or the object store cannot be used.
     """
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stopping = Stopping(settings.drain_s)
+    stopping.listen()
     started_s = perf_counter()
     client = connect(redis_url)
     with Worker(roles, settings, client) as worker:
         log.info("ready for %s after %.1f s", ", ".join(worker.roles), perf_counter() - started_s)
-        worker.run(stop)
+        worker.run(stopping)
+    log.info("ended")
 
 
 class Worker:
@@ -96,6 +96,7 @@ class Worker:
         self._embeddings: ByteLRU[Any] = ByteLRU(settings.embedding_cache_mb * 2**20)
         self._engines: dict[str, Engine] = {}  # by pool, in order of priority
         self._banks: list[Bank] = []
+        self._stages: list[Stage] = []
         self._parts = ExitStack()
         self._model: Model | None = None
         self._fused = fused_of(settings)
@@ -131,12 +132,21 @@ class Worker:
         self._parts.close()
         self._announcer.close()
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stopping: Stopping) -> None:
+        """Works until asked to stop; then takes nothing more, and goes on with what it has in the time that is left."""
+        engines = self._engines
+        loop = DeviceLoop(engines, self._signal.wait, perf_counter, self._metrics) if engines else None
         self._tell_ready(self.roles)
-        if self._engines:
-            DeviceLoop(self._engines, self._signal.wait, perf_counter, self._metrics).run(stop)
-        stop.wait()
+        if loop is not None:
+            loop.run(stopping.asked)
+        stopping.asked.wait()
         self._tell_ready(())
+        for stage in self._stages:
+            stage.stop_taking()
+        if loop is not None:
+            loop.drain(stopping.over)
+        for stage in self._stages:
+            stage.close(max(stopping.left_s, STAGE_PATIENCE_S))
 
     def _tell_ready(self, roles: Collection[str]) -> None:
         self._ready = tuple(roles)
@@ -277,20 +287,19 @@ class Worker:
         self._start_stage("finish", "finish", State.CHECKING, work)
 
     def _start_stage(self, name: str, queue: str, expects: State, work: Any) -> None:
-        stream = Stream(self._redis, queue, queue, self.id)
-        self._start(
-            Stage(
-                name=name,
-                stream=stream,
-                renders=self._renders,
-                expects=expects,
-                work=work,
-                lease_s=self._settings.lease_s,
-                max_attempts=self._settings.max_attempts,
-                metrics=self._metrics,
-                patience_s=self._settings.publish_patience_s,
-            )
+        stage = Stage(
+            name=name,
+            stream=Stream(self._redis, queue, queue, self.id),
+            renders=self._renders,
+            expects=expects,
+            work=work,
+            lease_s=self._settings.lease_s,
+            max_attempts=self._settings.max_attempts,
+            metrics=self._metrics,
+            patience_s=self._settings.publish_patience_s,
         )
+        self._stages.append(stage)
+        self._start(stage)
 
     def _start(self, part: Outbox | Glimpses | Stage) -> None:
         part.start()

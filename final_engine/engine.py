@@ -97,6 +97,7 @@ class FinalEngine:
         self._clock = clock
         self._jobs: dict[str, Job] = {}
         self._beat_s = 0.0
+        self._taking = True
         for bucket, counts in costs.table.seconds.get(Part.STEP, {}).items():
             for rows, seconds in counts.items():
                 metrics.calibrated(bucket, rows, seconds)
@@ -105,12 +106,33 @@ class FinalEngine:
     def tick(self) -> bool:
         """One step of the final pool; False when there was nothing to step."""
         self._keep_leases()
-        self._admit()
+        if self._taking:
+            self._admit()
+        self._join_encoded()
         report = self._loop.step()
         if report.batch_size == 0 and not report.failed:
             return False
         self._retire(report)
         return True
+
+    def stop_taking(self) -> None:
+        """What waits in the lanes stays there for others, and so does what others have left."""
+        self._taking = False
+
+    def idle(self) -> bool:
+        return not self._jobs
+
+    def hand_back(self) -> None:
+        """Renders that are not done wait again where they waited, for any worker; the attempt is not counted."""
+        jobs = list(self._jobs.values())
+        given = self._lanes.hand_back({job.record.id: job.record.attempt for job in jobs})
+        for job in jobs:
+            self._metrics.wasted("final", job.step * job.record.n)
+            for row_id in job.rows:
+                self._loop.leave(row_id)
+        self._jobs.clear()
+        if given:
+            log.info("handed back, unfinished: %s", ", ".join(given))
 
     def _keep_leases(self) -> None:
         """Heartbeats for what is held; takes over what another worker has left."""
@@ -119,6 +141,8 @@ class FinalEngine:
             return
         self._beat_s = now_s
         self._lanes.heartbeat([job.entry for job in self._jobs.values()])
+        if not self._taking:
+            return
         self._lanes.tidy()
         held = {job.entry.entry_id for job in self._jobs.values()}
         for entry in self._lanes.take_over(self._lease_s):
@@ -126,7 +150,7 @@ class FinalEngine:
                 self._claim(entry)
 
     def _admit(self) -> None:
-        """Takes what the policy lets join, ends what cannot be in time, and puts what is encoded into the loop."""
+        """Takes what the policy lets join, and ends what cannot be in time."""
         now_s = self._clock()
         waiting = [task for task in self._lanes.peek() if self._routes.mine(task, now_s)]
         policy = policy_of(self._batching, self._costs.table, self._max_rows, self._routes.workers())
@@ -136,6 +160,8 @@ class FinalEngine:
             self._reject(render_id)
         for entry in self._lanes.take(decision.admit):
             self._claim(entry)
+
+    def _join_encoded(self) -> None:
         for encoded in self._encode.ready():
             job = self._jobs.get(str(encoded.tag))
             if job is not None:

@@ -55,6 +55,7 @@ class Stage:
         self._patience_s = patience_s
         metrics.busy(name, 0.0)  # a stage that never worked is known to be idle
         self._stop = threading.Event()
+        self._ended = threading.Event()
         self._at_work: Entry | None = None
         self._looked_s = -lease_s
         self._threads = [
@@ -66,19 +67,39 @@ class Stage:
         for thread in self._threads:
             thread.start()
 
-    def close(self) -> None:
+    def stop_taking(self) -> None:
+        """The entry at work is the last one."""
         self._stop.set()
-        for thread in self._threads:
-            thread.join()
+
+    def close(self, patience_s: float | None = None) -> None:
+        """Ends when the entry at work is done; after patience_s it is left to others, and our late end is fenced."""
+        self._stop.set()
+        if not self._ended.wait(patience_s):
+            self._release()
+        self._ended.set()
+        self._threads[1].join()
+
+    def _release(self) -> None:
+        entry = self._at_work
+        if entry is not None:
+            log.warning("stage %s leaves render %s to others, it takes too long", self._name, entry.render_id)
+            with suppress(redis.RedisError):  # others take it over when our lease ends
+                self._stream.release([entry])
 
     def _beat(self) -> None:
-        while not self._stop.wait(self._lease_s / 4):
+        while not self._ended.wait(self._lease_s / 4):
             entry = self._at_work
             if entry is not None:
                 with suppress(redis.RedisError):  # the other thread says so
                     self._stream.heartbeat([entry])
 
     def _run(self) -> None:
+        try:
+            self._take_turns()
+        finally:
+            self._ended.set()
+
+    def _take_turns(self) -> None:
         while not self._stop.is_set():
             try:
                 self._turn()

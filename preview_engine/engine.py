@@ -61,6 +61,7 @@ class PreviewEngine:
         self._next: dict[str, Work] = {}  # being encoded, or encoded and waiting for their turn
         self._mail: dict[str, PreviewRequest] = {}  # newer than what is being encoded
         self._step_s = FIRST_GUESS_STEP_S
+        self._taking = True
 
     def tick(self) -> bool:
         """One step of the preview pool; False when there was nothing to step."""
@@ -72,12 +73,28 @@ class PreviewEngine:
         self._retire(report)
         return True
 
+    def stop_taking(self) -> None:
+        """What waits in the mailbox stays there for others."""
+        self._taking = False
+
+    def idle(self) -> bool:
+        return not (self._running or self._next or self._mail)
+
+    def hand_back(self) -> None:
+        """Puts the newest request of each session back into the mailbox, where nothing newer came."""
+        began = {session: work.request for session, work in {**self._running, **self._next}.items()}
+        for request in {**began, **self._mail}.values():
+            self._metrics.wasted("preview", self._drop(request.session))
+            self._mailbox.post(request)
+        self._next.clear()
+        self._mail.clear()
+
     def _drain(self) -> None:
         """Sessions that closed leave; newer requests replace waiting ones, one encoding a session at a time.
 
         An encoding that has begun is never thrown away: where keys come faster than it, nothing would ever be shown.
         """
-        for request in self._mailbox.take(self._max_rows):
+        for request in self._mailbox.take(self._max_rows) if self._taking else ():
             if request.session in self._mail:
                 self._metrics.superseded(0)
             self._mail[request.session] = request

@@ -22,6 +22,15 @@ class Engine(Protocol):
     def tick(self) -> bool:
         """Does one turn (at most one denoising step); False when there was nothing to do."""
 
+    def stop_taking(self) -> None:
+        """From now on ticks only go on with what is at work."""
+
+    def idle(self) -> bool:
+        """True when nothing is at work."""
+
+    def hand_back(self) -> None:
+        """Gives what is not done to others."""
+
 
 class DeviceLoop:
     """Engines by pool, in order of priority. One that was not asked for max_wait_s is asked before all others."""
@@ -53,6 +62,20 @@ class DeviceLoop:
         while not stop.is_set():
             if not self.turn():
                 self._rest(stop)
+
+    def drain(self, over: Callable[[], bool]) -> None:
+        """Turns until what was at work is done, or that is over; then the rest is handed back."""
+        for engine in self._engines:
+            engine.stop_taking()
+        never = threading.Event()
+        while not over() and not all(engine.idle() for engine in self._engines):
+            if not self.turn():
+                self._rest(never)
+        for engine in self._engines:
+            try:
+                engine.hand_back()
+            except Exception:  # an outage; leases run out, and others take over what is ours
+                log.exception("engine %s could not hand back what it had", type(engine).__name__)
 
     def _rest(self, stop: threading.Event) -> None:
         try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -64,6 +64,7 @@ class Lanes(Reader):
         self._styles = styles
         self._look = client.register_script(queue_scripts.LOOK)
         self._take = client.register_script(queue_scripts.TAKE)
+        self._hand_back = client.register_script(queue_scripts.HAND_BACK)
         self._tidy = client.register_script(queue_scripts.TIDY)
         self._known: dict[str, Task | None] = {}  # of the ids seen last; None for one that is not for this worker
         self._tidied = dict.fromkeys(self._streams, "")
@@ -105,6 +106,16 @@ class Lanes(Reader):
         found = self._take(args=[self._group, self._consumer, *render_ids])
         rows = [[text.decode() for text in row] for row in found]
         return [Entry(stream, entry_id, render_id, int(attempt)) for stream, entry_id, render_id, attempt in rows]
+
+    def hand_back(self, attempts: Mapping[str, int]) -> list[str]:
+        """Gives up renders that we hold, by id and attempt: they wait again where they waited, at no attempt's cost.
+
+        Returns those that were ours to give.
+        """
+        if not attempts:
+            return []
+        pairs = [text for render_id, attempt in attempts.items() for text in (render_id, attempt)]
+        return [found.decode() for found in self._hand_back(args=[self._group, self._consumer, *pairs])]
 
     def tidy(self) -> int:
         """Drops entries that belong to no render, a few hundred a call; returns how many."""

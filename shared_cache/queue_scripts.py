@@ -45,6 +45,7 @@ for i = 3, #ARGV do
   local at = redis.call('HMGET', key, 'stream', 'group', 'entry', 'attempt')
   if place and at[1] then
     redis.call('ZREM', 'fl:queue', id)
+    redis.call('HSET', key, 'place', place)
     if tonumber(place) > tonumber(redis.call('GET', 'fl:vtime') or '0') then
       redis.call('SET', 'fl:vtime', place)
     end
@@ -57,6 +58,34 @@ for i = 3, #ARGV do
   end
 end
 return got
+"""
+)
+
+HAND_BACK = (
+    RENDER_PRELUDE
+    + """
+-- ARGV: group, consumer, then id and attempt of each. What we hold and have not finished waits again, where it waited.
+-- The record's attempt moves on, which fences our late writes, and neither of the two counts as spent.
+local group, consumer = ARGV[1], ARGV[2]
+local given = {}
+for i = 3, #ARGV, 2 do
+  local id, attempt = ARGV[i], ARGV[i + 1]
+  local key = 'fl:render:' .. id
+  local at = redis.call('HMGET', key, 'stream', 'entry', 'place')
+  local held = at[1] and redis.pcall('XPENDING', at[1], group, at[2], at[2], 1, consumer)
+  if writable(id, attempt) == 'running' and held and not held.err and #held > 0 then
+    redis.call('XACK', at[1], group, at[2])  -- it stays in its lane, held by nobody
+    redis.call('HINCRBY', key, 'attempt', 1)
+    redis.call('HINCRBY', key, 'unspent', 2)
+    redis.call('HSET', key, 'state', 'queued', 'step', 0, 'batch_sizes', '')
+    redis.call('ZADD', 'fl:queue', at[3] or 0, id)
+    settle(id, 'queued')
+    redis.call('LPUSH', 'fl:wake:' .. group, '1')
+    redis.call('LTRIM', 'fl:wake:' .. group, 0, 7)
+    given[#given + 1] = id
+  end
+end
+return given
 """
 )
 

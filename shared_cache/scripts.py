@@ -145,11 +145,12 @@ CLAIM = (
 -- ARGV: id, cap of attempts, state to enter
 local id, cap, state = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local key = 'fl:render:' .. id
-local at = redis.call('HMGET', key, 'state', 'attempt', 'error', 'last_error')
+local at = redis.call('HMGET', key, 'state', 'attempt', 'error', 'last_error', 'unspent')
 if not at[1] or TERMINAL[at[1]] then return {} end
+local spent = tonumber(at[2]) - tonumber(at[5] or '0')  -- those that were handed back cost nothing
 local last = (at[3] and at[3] ~= 'null') and at[3] or at[4] or 'null'
-if tonumber(at[2]) >= cap then
-  local message = 'gave up after ' .. at[2] .. ' attempts'
+if spent >= cap then
+  local message = 'gave up after ' .. spent .. ' attempts'
   redis.call('HSET', key, 'state', 'failed',
     'error', '{"code":"attempts","message":"' .. message .. '","last":' .. last .. '}')
   settle(id, 'failed')

@@ -87,6 +87,14 @@ class RunningApp:
         return (self.data_dir / "app.log").read_text()[-4000:]
 
 
+def worker_process(roles: str, data_dir: Path, log: Path, **settings: str) -> subprocess.Popen[bytes]:
+    """`firstlight worker` as a process manager runs it; what it says goes to the end of log."""
+    environment = {**os.environ, "FIRSTLIGHT_DATA_DIR": str(data_dir), **settings}
+    command = [sys.executable, "-m", "app.cli", "worker", "--roles", roles]
+    with log.open("ab") as output:
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=output)
+
+
 @pytest.fixture(scope="session")
 def bundle() -> Path:
     return BUNDLE

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 
@@ -13,7 +11,7 @@ import httpx
 import pytest
 
 from tests.asking import TIMEOUT_S, a_preview, a_render, ended
-from tests.conftest import ROOT, RunningApp
+from tests.conftest import ROOT, RunningApp, worker_process
 
 
 def roles_of_the_procfile() -> list[str]:
@@ -25,14 +23,8 @@ def roles_of_the_procfile() -> list[str]:
 def app(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Iterator[RunningApp]:
     folder = tmp_path_factory.mktemp("processes")
     app = RunningApp(folder, FIRSTLIGHT_ROLES="", REDIS_URL=redis_url)
-    environment = {**os.environ, "FIRSTLIGHT_DATA_DIR": str(folder), "REDIS_URL": redis_url}
-    log = (folder / "workers.log").open("w")
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "app.cli", "worker", "--roles", role], cwd=ROOT, env=environment, stderr=log
-        )
-        for role in roles_of_the_procfile()
-    ]
+    log = folder / "workers.log"
+    workers = [worker_process(role, folder, log, REDIS_URL=redis_url) for role in roles_of_the_procfile()]
     try:
         app.start()
         yield app
@@ -41,8 +33,7 @@ def app(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Iterator[Ru
         for worker in workers:
             worker.send_signal(signal.SIGTERM)
         codes = [worker.wait(30) for worker in workers]
-        log.close()
-    assert codes == [0] * len(workers), (folder / "workers.log").read_text()[-4000:]
+    assert codes == [0] * len(workers), log.read_text()[-4000:]
 
 
 def test_preview_and_render_go_through_all_processes(app: RunningApp) -> None:

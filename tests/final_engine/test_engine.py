@@ -133,6 +133,28 @@ def test_not_finite_latents_fail_the_render_never_a_black_picture(path: FinalPat
     assert record.state is State.FAILED and record.error is not None and record.error["code"] == "non-finite"
 
 
+def test_leaving_engine_finishes_what_it_has_and_takes_nothing(path: FinalPath) -> None:
+    record = path.submit()
+    path.tick_until(lambda: path.look(record).step >= 1)
+    waits = path.submit(prompt="a dog")
+    path.engine.stop_taking()
+    assert not path.engine.idle()
+    (record,) = path.ended(record)
+    assert record.state is State.DONE and path.engine.idle()
+    assert path.look(waits).state is State.QUEUED
+
+
+def test_leaving_engine_hands_back_what_is_not_done(path: FinalPath) -> None:
+    record = path.submit(steps=30)
+    path.tick_until(lambda: path.look(record).step >= 2)
+    path.engine.stop_taking()
+    path.engine.hand_back()
+    assert path.engine.idle() and path.loop.rows == []
+    assert path.look(record).state is State.QUEUED and path.renders.position(record.id) == 0
+    assert (path.measured("wasted_steps_total", pool="final") or 0) >= 2
+    assert [entry.render_id for entry in path.lanes_of("heir").take([record.id])] == [record.id]
+
+
 def test_a_dead_workers_render_is_taken_over(path: FinalPath) -> None:
     record = path.submit()
     (entry,) = path.lanes_of("dead").take([record.id])

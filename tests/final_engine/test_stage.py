@@ -210,3 +210,46 @@ def test_render_that_waits_when_its_stage_ends_is_taken_over(client: redis.Redis
     found = ended_as(renders)
     second.close()
     assert (found.state, work.tried) == (State.DONE, 2)
+
+
+def test_closing_stage_finishes_the_entry_at_work_and_takes_no_other(client: redis.Redis) -> None:
+    renders, begun, end = Renders(client), threading.Event(), threading.Event()
+    for name in ("r1", "r2"):
+        entry, record = running(client, name)
+        assert renders.hand_over(entry, record.attempt, "decode", State.DECODING, name, b"x")
+
+    def work(entry: Entry, record: Record) -> None:
+        begun.set()
+        assert end.wait(10)
+        renders.hand_over(entry, record.attempt, "finish", State.CHECKING, record.id, b"y")
+
+    stage = a_stage(Stream(client, "decode", "decode", "leaving"), renders, work)
+    stage.start()
+    assert begun.wait(10)
+    stage.stop_taking()
+    threading.Timer(0.1, end.set).start()
+    stage.close(10)
+    states = [found.state for name in ("r1", "r2") if (found := renders.get(name)) is not None]
+    assert states == [State.CHECKING, State.DECODING]
+
+
+def test_closing_stage_leaves_to_others_what_takes_too_long(client: redis.Redis) -> None:
+    renders, begun, end, late = Renders(client), threading.Event(), threading.Event(), threading.Event()
+    entry, record = running(client)
+    assert renders.hand_over(entry, record.attempt, "decode", State.DECODING, "r1", b"x")
+    ends: list[bool] = []
+
+    def work(entry: Entry, record: Record) -> None:
+        begun.set()
+        assert end.wait(10)
+        ends.append(renders.hand_over(entry, record.attempt, "finish", State.CHECKING, "r1", b"y"))
+        late.set()
+
+    stage = a_stage(Stream(client, "decode", "decode", "leaving"), renders, work, lease_s=60)
+    stage.start()
+    assert begun.wait(10)
+    stage.close(0.1)
+    (taken,) = Stream(client, "decode", "decode", "heir").take_over(60)
+    heir = renders.claim(taken.render_id, 3, State.DECODING)
+    end.set()
+    assert heir is not None and late.wait(10) and ends == [False]

@@ -236,3 +236,26 @@ def test_previews_go_on_after_an_outage_of_the_queue(harness: Harness, monkeypat
     harness.mailbox.post(a_request("b"))
     ((header, _),) = harness.frames(1)
     assert header["session"] == "b" and "error" not in header
+
+
+def test_leaving_engine_leaves_the_mail_to_others_and_answers_what_it_has(harness: Harness) -> None:
+    harness.mailbox.post(a_request())
+    harness.tick_until_rows(1)
+    harness.engine.stop_taking()
+    harness.mailbox.post(a_request("s2"))
+    assert len(harness.frames(1)) == 1
+    assert harness.engine.idle()
+    assert [request.session for request in harness.mailbox.take(9)] == ["s2"]
+
+
+def test_leaving_engine_hands_the_newest_of_each_session_back(harness: Harness) -> None:
+    harness.mailbox.post(a_request("s1", rev=1))
+    harness.mailbox.post(a_request("s2", rev=1))
+    harness.tick_until_rows(2)
+    harness.mailbox.post(a_request("s1", rev=2))
+    harness.engine.tick()
+    harness.engine.stop_taking()
+    harness.mailbox.post(a_request("s2", rev=3))
+    harness.engine.hand_back()
+    assert harness.engine.idle() and harness.loop.rows == []
+    assert sorted((request.session, request.rev) for request in harness.mailbox.take(9)) == [("s1", 2), ("s2", 3)]

@@ -33,6 +33,17 @@ class FakeEngine:
         self.log.append(self.name)
         return True
 
+    def stop_taking(self) -> None:
+        self.log.append(f"{self.name} takes no more")
+
+    def idle(self) -> bool:
+        return self.turns == 0
+
+    def hand_back(self) -> None:
+        if self.raises:
+            raise ConnectionError("away")
+        self.log.append(f"{self.name} hands back {self.turns}")
+
 
 def engines(preview_turns: int, final_turns: int) -> tuple[FakeEngine, FakeEngine, list[str], Clock]:
     log: list[str] = []
@@ -135,3 +146,33 @@ def test_time_at_work_is_counted_for_each_pool_and_no_other_time() -> None:
 def test_loop_of_no_engine_is_refused() -> None:
     with pytest.raises(ValueError, match="engine"):
         DeviceLoop({}, no_wait, Clock(), Metrics())
+
+
+LEAVING = ["p takes no more", "f takes no more"]
+
+
+def test_drain_goes_on_until_all_is_done() -> None:
+    preview, final, log, clock = engines(1, 2)
+    loop_of([preview, final], no_wait, clock).drain(lambda: False)
+    assert log == [*LEAVING, "p", "f", "f", "p hands back 0", "f hands back 0"]
+
+
+def test_drain_hands_back_what_is_not_done_in_time() -> None:
+    preview, final, log, clock = engines(0, 9)
+    loop_of([preview, final], no_wait, clock).drain(lambda: clock.now_s >= 0.25)
+    assert log == [*LEAVING, "f", "f", "f", "p hands back 0", "f hands back 6"]
+
+
+def test_drain_waits_for_what_is_under_way_elsewhere() -> None:
+    preview, final, _, clock = engines(0, 0)
+    final.idle = lambda: len(waits) == 3  # type: ignore[method-assign]
+    waits: list[float] = []
+    loop_of([preview, final], waits.append, clock, idle_wait_s=0.25).drain(lambda: False)
+    assert waits == [0.25] * 3
+
+
+def test_engine_that_cannot_hand_back_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    preview, final, log, clock = engines(0, 1)
+    preview.raises = True
+    loop_of([preview, final], no_wait, clock).drain(lambda: True)
+    assert log == [*LEAVING, "f hands back 1"] and "could not hand back" in caplog.text
