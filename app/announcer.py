@@ -10,6 +10,7 @@ from typing import Any
 import redis
 
 from core.metrics import Metrics
+from shared_cache.connect import trouble
 from shared_cache.metrics import Board
 from shared_cache.registry import Registry
 from shared_cache.renders import Renders
@@ -62,7 +63,7 @@ class Announcer:
             self._registry.withdraw(self._id)
             self._board.withdraw(self._id)
         except redis.RedisError as error:
-            log.warning("could not take leave, this worker is forgotten in a few seconds: %s", error)
+            log.warning("could not take leave, this worker is forgotten in a few seconds: %s", trouble(error))
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -77,4 +78,4 @@ class Announcer:
             self._board.publish(self._id, self._metrics.text())
             self._renders.repair()
         except redis.RedisError as error:
-            log.warning("could not announce this worker: %s", error)
+            log.warning("could not announce this worker: %s", trouble(error))

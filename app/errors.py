@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
 from starlette.exceptions import HTTPException
 
 from app.bodies import MAX_BODY_BYTES, beyond_reason, explain, printable
@@ -23,6 +23,7 @@ from core.errors import (
     Overloaded,
     Unavailable,
 )
+from shared_cache.connect import trouble
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +103,10 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_redis(request: Request, error: Exception) -> JSONResponse:
-    log.error("queue not reachable: %s", error)
-    return answer(Unavailable("the queue cannot be reached; try again in a few seconds"))
+    log.error("%s %s is answered with 503: %s", request.method, request.url.path, trouble(error))
+    away = isinstance(error, ConnectionError | TimeoutError)
+    what = "cannot be reached" if away else "takes nothing new for the moment"
+    return answer(Unavailable(f"the queue {what}; try again in a few seconds"))
 
 
 async def _on_bug(request: Request, error: Exception) -> JSONResponse:

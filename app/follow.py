@@ -19,6 +19,7 @@ from app.renders import RenderId
 from app.wants import Here, Owner
 from core.errors import InvalidInput
 from core.render import TERMINAL
+from shared_cache.connect import trouble
 
 log = logging.getLogger(__name__)
 router = APIRouter(prefix="/api/v1")
@@ -76,7 +77,7 @@ async def _follow(
         try:
             events, ended = await asyncio.to_thread(read, after)
         except RedisError as error:
-            log.warning("events wait while the queue is away: %s", error)
+            log.warning("events wait: %s", trouble(error))
             events, ended = [], False
         for after, fields in events:
             yield ServerSentEvent(json.dumps(fields), id=after)

@@ -19,6 +19,7 @@ from app.owners import owner_of
 from app.recipes import random_seed
 from core.errors import BlockedPrompt, FirstlightError, InvalidInput, Unavailable
 from core.wire import PreviewRequest, pack_frame
+from shared_cache.connect import trouble
 
 log = logging.getLogger(__name__)
 router = APIRouter()
@@ -75,7 +76,7 @@ class LiveSession:
         try:
             await self._asker.close()
         except RedisError as error:
-            log.warning("session %s not closed: %s", self._asker.session, error)
+            log.warning("session %s not closed: %s", self._asker.session, trouble(error))
 
     async def _read(self) -> None:
         while True:
@@ -96,7 +97,7 @@ class LiveSession:
         except FirstlightError as error:
             await self._refuse(rev, error)
         except RedisError as error:
-            log.warning("session %s could not post: %s", self._asker.session, error)
+            log.warning("session %s could not post: %s", self._asker.session, trouble(error))
             await self._refuse(rev, Unavailable("the queue cannot be reached; type on in a few seconds"))
 
     def _newer_rev(self, fields: dict[str, Any]) -> int | None:
@@ -172,7 +173,7 @@ class LiveSession:
         try:
             await self._asker.post(request)
         except RedisError as error:
-            log.warning("session %s could not post again: %s", self._asker.session, error)
+            log.warning("session %s could not post again: %s", self._asker.session, trouble(error))
 
 
 def _fields_of(text: str | None) -> dict[str, Any]:

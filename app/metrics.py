@@ -15,6 +15,7 @@ from app.context import Context
 from app.roles import ROLES
 from app.wants import Here
 from core.metrics import merged, text_of
+from shared_cache.connect import trouble
 from shared_cache.metrics import Look
 from shared_cache.registry import ready_of
 
@@ -44,7 +45,7 @@ async def publish(context: Context) -> None:
         try:
             await asyncio.to_thread(context.board.publish, context.process_id, context.metrics.text())
         except RedisError as error:
-            log.warning("could not publish metrics: %s", error)
+            log.warning("could not publish metrics: %s", trouble(error))
         await asyncio.sleep(PUBLISH_S)
 
 

@@ -10,6 +10,7 @@ import redis
 from core.clock import SteadyClock
 from core.metrics import Metrics
 from core.render import State
+from shared_cache.connect import trouble
 from shared_cache.renders import Renders
 
 log = logging.getLogger(__name__)
@@ -47,4 +48,4 @@ class Overdue:
             try:
                 self.sweep()
             except redis.RedisError as error:  # an outage; the next look sees all of them
-                log.warning("cannot look for overdue renders: %s", error)
+                log.warning("cannot look for overdue renders: %s", trouble(error))

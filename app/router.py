@@ -13,6 +13,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from core.wire import unpack_frame
+from shared_cache.connect import trouble
 from shared_cache.mailbox import Replies
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class Router:
             try:
                 frame = self._replies.pop(self.reply_to, POP_TIMEOUT_S)
             except RedisError as error:
-                log.warning("no frames while the queue is away: %s", error)
+                log.warning("no frames for a moment: %s", trouble(error))
                 time.sleep(0.5)
                 continue
             if frame is not None and not loop.is_closed():

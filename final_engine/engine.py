@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import time
 
+import redis
 import torch
 
 from core.cost import Part
@@ -98,6 +99,8 @@ class FinalEngine:
         self._jobs: dict[str, Job] = {}
         self._beat_s = 0.0
         self._taking = True
+        self._untold: StepReport | None = None  # a step that the queue has not heard of yet, for an outage
+        self._encoded: list[Encoded] = []  # what has not joined the loop yet, likewise
         for bucket, counts in costs.table.seconds.get(Part.STEP, {}).items():
             for rows, seconds in counts.items():
                 metrics.calibrated(bucket, rows, seconds)
@@ -109,10 +112,14 @@ class FinalEngine:
         if self._taking:
             self._admit()
         self._join_encoded()
-        report = self._loop.step()
+        report, self._untold = self._untold or self._loop.step(), None
         if report.batch_size == 0 and not report.failed:
             return False
-        self._retire(report)
+        try:
+            self._retire(report)
+        except redis.RedisError:  # the loop has let its rows go, so it is told again, which is harmless
+            self._untold = report
+            raise
         return True
 
     def stop_taking(self) -> None:
@@ -162,10 +169,18 @@ class FinalEngine:
             self._claim(entry)
 
     def _join_encoded(self) -> None:
-        for encoded in self._encode.ready():
-            job = self._jobs.get(str(encoded.tag))
-            if job is not None:
-                self._join(job, encoded)
+        """What is encoded joins the loop; it stays here while the queue cannot be asked for the preview."""
+        self._encoded += self._encode.ready()
+        while self._encoded:
+            job = self._jobs.get(str(self._encoded[0].tag))
+            if job is not None and not job.rows:
+                try:
+                    self._join(job, self._encoded[0])
+                except redis.RedisError:
+                    raise
+                except Exception as error:  # this render fails, the engine goes on
+                    self._fail(job, error)
+            del self._encoded[0]
 
     def _reject(self, render_id: str) -> None:
         job = self._jobs.get(render_id)
@@ -221,11 +236,11 @@ class FinalEngine:
     def _retire(self, report: StepReport) -> None:
         stepped = {row.id.split("/")[0] for row in report.stepped}
         jobs = [self._jobs[render_id] for render_id in stepped if render_id in self._jobs]
-        for job in jobs:
-            job.steps_s += report.seconds
         alive = self._renders.progress_many(
             [(job.record.id, job.record.attempt, job.step, report.batch_size) for job in jobs]
         )
+        for job in jobs:
+            job.steps_s += report.seconds
         for job, wanted in zip(jobs, alive, strict=True):
             if not wanted:
                 self._leave(job)

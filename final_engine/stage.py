@@ -14,6 +14,7 @@ from core.errors import Unavailable
 from core.metrics import Metrics
 from core.render import State
 from final_engine.claim import claim
+from shared_cache.connect import trouble
 from shared_cache.lanes import Entry, Stream
 from shared_cache.renders import Record, Renders
 
@@ -104,7 +105,7 @@ class Stage:
             try:
                 self._turn()
             except redis.RedisError as error:  # an outage; what was at work is taken over when it ends
-                log.warning("stage %s cannot reach the queue: %s", self._name, error)
+                log.warning("stage %s waits: %s", self._name, trouble(error))
                 self._stop.wait(OUTAGE_WAIT_S)
 
     def _turn(self) -> None:

@@ -7,7 +7,10 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+import redis
+
 from core.metrics import Metrics
+from shared_cache.connect import trouble
 
 MAX_WAIT_S = 1.0
 IDLE_WAIT_S = 0.1
@@ -54,6 +57,7 @@ class DeviceLoop:
         self._max_wait_s = max_wait_s
         self._idle_wait_s = idle_wait_s
         self._asked_s = [clock()] * len(self._engines)
+        self._troubled = False  # an engine could not do its turn, and will not be able to at once
         for pool in self._pools:
             metrics.busy(pool, 0.0)  # one that never worked is known to be idle
 
@@ -78,6 +82,10 @@ class DeviceLoop:
                 log.exception("engine %s could not hand back what it had", type(engine).__name__)
 
     def _rest(self, stop: threading.Event) -> None:
+        if self._troubled:
+            self._troubled = False
+            stop.wait(OUTAGE_WAIT_S)
+            return
         try:
             self._wait(self._idle_wait_s)
         except Exception as error:  # an outage of what wakes us must not end the loop
@@ -98,6 +106,9 @@ class DeviceLoop:
         began_s = self._clock()
         try:
             stepped = self._engines[i].tick()
+        except redis.RedisError as error:
+            log.warning("the %s pool waits: %s", self._pools[i], trouble(error))
+            self._troubled, stepped = True, False
         except Exception:
             log.exception("engine %s failed a turn", type(self._engines[i]).__name__)
             stepped = False

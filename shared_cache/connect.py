@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Sequence
@@ -14,15 +15,18 @@ from redis.retry import Retry
 from core.clock import SteadyClock
 from core.errors import StartupError
 
+log = logging.getLogger(__name__)
 SOCKET_TIMEOUT_S = 30.0
 MAX_BLOCK_S = 10.0  # below the socket's timeout, so that a quiet wait is not taken for a dead server
+KEEPS_ALL = "noeviction"
 OLDEST_MAJOR = 7  # entries deleted from a stream leave XAUTOCLAIM's answer since 7.0
 
 
 def connect(url: str) -> redis.Redis:
     """A client for the whole process, checked once.
 
-    Raises: StartupError when the URL is wrong, nobody answers, the password is refused or the server is too old.
+    Raises: StartupError when the URL is wrong, nobody answers, the password is refused, or the server is too old or may
+    throw away what waits.
     """
     try:
         client = redis.Redis.from_url(
@@ -44,6 +48,7 @@ def connect(url: str) -> redis.Redis:
         ) from error
     with probe:  # a first answer is not waited for as long as later ones
         _check(probe, url)
+        _check_eviction(probe, url)
     return client
 
 
@@ -74,6 +79,46 @@ def _check(client: redis.Redis, url: str) -> None:
         ) from error
     if int(version.split(".")[0]) < OLDEST_MAJOR:
         raise StartupError(f"Redis at {redacted(url)} is version {version}", "use Redis 7 or Valkey 7.2 or newer")
+
+
+def _check_eviction(client: redis.Redis, url: str) -> None:
+    """Lanes and records must stay until they are done with, and records that have ended have times to live."""
+    try:
+        found = client.config_get("maxmemory-policy").get("maxmemory-policy", KEEPS_ALL)
+    except redis.ResponseError:  # managed servers keep CONFIG to themselves
+        policy = client.info("memory").get("maxmemory_policy", KEEPS_ALL)
+        if policy != KEEPS_ALL:
+            log.warning(
+                "Redis at %s may throw waiting renders away: its maxmemory-policy is %s; set it to %s where the server "
+                "is managed",
+                redacted(url),
+                policy,
+                KEEPS_ALL,
+            )
+        return
+    if found != KEEPS_ALL:
+        raise StartupError(
+            f"Redis at {redacted(url)} may throw waiting renders away: its maxmemory-policy is {found}",
+            f"run `redis-cli CONFIG SET maxmemory-policy {KEEPS_ALL}` there, and write it into its configuration file",
+        )
+
+
+def trouble(error: Exception) -> str:
+    """What keeps Redis from doing what it is asked, and what to do about it, as one sentence for the log."""
+    text = str(error)
+    if isinstance(error, redis.BusyLoadingError):
+        return "Redis is reading its data from disk, which passes"
+    if isinstance(error, redis.OutOfMemoryError):
+        return "Redis is out of memory and takes nothing new; raise its maxmemory, or see `redis-cli --memkeys`"
+    if isinstance(error, redis.ReadOnlyError):
+        return "Redis is read-only, a replica as it seems; point REDIS_URL at the primary"
+    if isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError):
+        return f"Redis refuses what is asked ({text}); check user, password and ACL: +@all ~fl:*"
+    if text.startswith("MISCONF"):
+        return f"Redis cannot write to its disk and takes nothing new; free space there ({text})"
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError):
+        return f"Redis cannot be reached ({text})"
+    return f"Redis answers: {text}"
 
 
 def pop_blocking(client: redis.Redis, keys: Sequence[str], timeout_s: float) -> bytes | None:

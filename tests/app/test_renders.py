@@ -75,6 +75,19 @@ def test_preview_of_another_version_is_not_followed(web: Web, client: httpx.Clie
     assert "another version" in answer.json()["error"]["message"]
 
 
+def test_full_queue_server_is_503_unavailable_and_the_log_says_why(
+    web: Web, client: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    web.context.redis.config_set("maxmemory", 1)
+    try:
+        answer = client.post("/api/v1/renders", json={"prompt": "a cat"})
+    finally:
+        web.context.redis.config_set("maxmemory", 0)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+    assert "takes nothing new" in answer.json()["error"]["message"] and answer.headers["Retry-After"]
+    assert "raise its maxmemory" in caplog.text
+
+
 def test_queued_render_says_which_model_no_worker_has(web: Web, client: httpx.Client) -> None:
     render_id = client.post("/api/v1/renders", json={"prompt": "a cat"}).json()["id"]
     record = web.context.renders.get(render_id)

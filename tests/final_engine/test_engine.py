@@ -15,6 +15,7 @@ from core.recipe import Handoff, StyleUse
 from core.render import State
 from final_engine.door import RenderWish
 from sampling.safety import ImageClassifier
+from shared_cache.previews import kept_previews
 from tests.final_engine.conftest import LEASE_S, FinalPath, following
 from tests.makers import a_final_recipe
 
@@ -131,6 +132,47 @@ def test_not_finite_latents_fail_the_render_never_a_black_picture(path: FinalPat
     path.loop.rows[0].latents.fill_(float("nan"))
     (record,) = path.ended(record)
     assert record.state is State.FAILED and record.error is not None and record.error["code"] == "non-finite"
+
+
+@pytest.mark.parametrize("call", ["progress_many", "hand_over"])
+def test_no_render_is_lost_when_the_queue_is_away_after_a_step(
+    path: FinalPath, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    ask, away = getattr(path.renders, call), iter([False] * (call == "progress_many") * 5 + [True, True])
+
+    def asked(*args: object) -> object:
+        if next(away, False):
+            raise redis.ConnectionError("away")
+        return ask(*args)
+
+    monkeypatch.setattr(path.renders, call, asked)
+    record = path.submit(steps=6)
+    with pytest.raises(redis.ConnectionError):
+        path.ended(record)
+    with pytest.raises(redis.ConnectionError):
+        path.engine.tick()
+    (record,) = path.ended(record)
+    assert record.state is State.DONE and path.engine.idle()
+
+
+def test_no_render_is_lost_when_the_queue_is_away_before_its_first_step(
+    path: FinalPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.a_preview(seed=2)
+    record = path.submit(seed=2, **following(Handoff.MATCH))
+    kept = kept_previews(path.client)
+    away = iter([True])
+
+    def get(render_id: str) -> object:
+        if next(away, False):
+            raise redis.ConnectionError("away")
+        return kept.get(render_id)
+
+    monkeypatch.setattr(path.engine._kept, "get", get)
+    with pytest.raises(redis.ConnectionError):
+        path.ended(record)
+    (record,) = path.ended(record)
+    assert record.state is State.DONE
 
 
 def test_leaving_engine_finishes_what_it_has_and_takes_nothing(path: FinalPath) -> None:

@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable, Sequence
 
 import pytest
+import redis
 
 from core.metrics import Metrics
-from sampling.device_loop import DeviceLoop
+from sampling.device_loop import OUTAGE_WAIT_S, DeviceLoop
 from tests.sampling.conftest import Clock
 
 
@@ -112,6 +113,27 @@ def test_engine_that_raises_does_not_stop_the_others(caplog: pytest.LogCaptureFi
     assert loop.turn()
     assert log == ["f"]
     assert "FakeEngine" in caplog.text
+
+
+def test_trouble_with_the_queue_is_one_line_and_a_pause(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    preview, final, log, clock = engines(0, 0)
+    stop, pauses = threading.Event(), []
+
+    def full() -> bool:
+        raise redis.OutOfMemoryError("command not allowed")
+
+    def pause(timeout_s: float) -> None:
+        pauses.append(timeout_s)
+        preview.turns = 1
+        monkeypatch.undo()
+
+    monkeypatch.setattr(preview, "tick", full)
+    monkeypatch.setattr(stop, "wait", pause)
+    loop_of([preview, final], lambda timeout_s: stop.set(), clock).run(stop)
+    assert (log, pauses) == (["p"], [OUTAGE_WAIT_S])
+    assert "maxmemory" in caplog.text and "Traceback" not in caplog.text
 
 
 def test_run_outlives_a_wait_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 import redis
 
 from core.errors import StartupError
-from shared_cache.connect import connect, pop_blocking, redacted
+from shared_cache.connect import connect, pop_blocking, redacted, trouble
 
 
 @pytest.mark.parametrize("url", ["localhost:6379", "http://localhost", ""])
@@ -34,6 +35,62 @@ def test_connect_blames_the_login_when_the_password_is_wrong(redis_url: str, cli
             connect(redis_url)
     finally:
         client.config_set("requirepass", "")
+
+
+@pytest.fixture
+def evicting(client: redis.Redis) -> Iterator[redis.Redis]:
+    """A server that throws away what has a time to live when its memory is full."""
+    client.config_set("maxmemory-policy", "volatile-lru")
+    yield client
+    client.config_set("maxmemory-policy", "noeviction")
+
+
+def test_connect_refuses_a_server_that_may_throw_renders_away(redis_url: str, evicting: redis.Redis) -> None:
+    with pytest.raises(StartupError, match="volatile-lru") as failure:
+        connect(redis_url)
+    assert "CONFIG SET maxmemory-policy noeviction" in failure.value.remedy
+
+
+def test_connect_warns_where_the_policy_cannot_be_ours(
+    redis_url: str, evicting: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    evicting.acl_setuser(
+        "tenant", enabled=True, passwords=["+pw"], keys=["*"], categories=["+@all"], commands=["-config"]
+    )
+    try:
+        connect(redis_url.replace("unix://", "unix://tenant:pw@")).close()
+    finally:
+        evicting.acl_deluser("tenant")
+    assert "volatile-lru" in caplog.text and "pw" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (redis.OutOfMemoryError("command not allowed"), "maxmemory"),
+        (redis.ReadOnlyError("You can't write"), "primary"),
+        (redis.BusyLoadingError("LOADING"), "passes"),
+        (redis.ConnectionError("Connection refused"), "cannot be reached (Connection refused)"),
+        (redis.TimeoutError("Timeout"), "cannot be reached"),
+        (redis.AuthenticationError("WRONGPASS"), "password"),
+        (redis.exceptions.NoPermissionError("No permissions to access a key"), "ACL"),
+        (redis.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"), "free space"),
+        (redis.ResponseError("ERR what"), "ERR what"),
+    ],
+)
+def test_trouble_names_cause_and_remedy(error: redis.RedisError, words: str) -> None:
+    assert words in trouble(error)
+
+
+def test_trouble_knows_what_a_full_server_answers_to_scripts_too(client: redis.Redis) -> None:
+    client.config_set("maxmemory", 1)
+    try:
+        for ask in (lambda: client.set("a", "b"), client.register_script("return redis.call('SET', 'a', 'b')")):
+            with pytest.raises(redis.RedisError) as failure:
+                ask()
+            assert "maxmemory" in trouble(failure.value)
+    finally:
+        client.config_set("maxmemory", 0)
 
 
 @pytest.mark.parametrize(
