@@ -13,8 +13,6 @@ from importlib.metadata import version
 from time import perf_counter
 from typing import Any
 
-import redis
-
 from app.announcer import Announcer
 from app.roles import ROLES
 from app.stopping import Stopping
@@ -45,7 +43,7 @@ from sampling.profile import load_profile
 from sampling.safety import ImageClassifier
 from sampling.threads import use_threads
 from sampling.warmup import warm
-from shared_cache.connect import connect, shared_clock
+from shared_cache.connect import connect, connect_cache, shared_clock
 from shared_cache.costs import Costs, LiveCosts
 from shared_cache.embeddings import ByteLRU
 from shared_cache.events import Events
@@ -58,6 +56,7 @@ from shared_cache.previews import Previews, kept_previews
 from shared_cache.queue import Lanes
 from shared_cache.registry import ReadyWorkers, Registry, new_worker_id
 from shared_cache.renders import Renders
+from shared_cache.shared_embeddings import SharedEmbeddings
 from styles.catalogue import Catalogue, load_catalogue
 
 log = logging.getLogger(__name__)
@@ -73,8 +72,7 @@ def run_worker(roles: Collection[str], settings: Settings, redis_url: str) -> No
     stopping = Stopping(settings.drain_s)
     stopping.listen()
     started_s = perf_counter()
-    client = connect(redis_url)
-    with Worker(roles, settings, client) as worker:
+    with Worker(roles, settings, redis_url) as worker:
         log.info("ready for %s after %.1f s", ", ".join(worker.roles), perf_counter() - started_s)
         worker.run(stopping)
     log.info("ended")
@@ -83,7 +81,8 @@ def run_worker(roles: Collection[str], settings: Settings, redis_url: str) -> No
 class Worker:
     """The parts of one process. Everything that was started is stopped on exit, in reverse order."""
 
-    def __init__(self, roles: Collection[str], settings: Settings, client: redis.Redis) -> None:
+    def __init__(self, roles: Collection[str], settings: Settings, redis_url: str) -> None:
+        client = connect(redis_url)
         self.roles = [role for role in ROLES if role in roles]
         self.id = new_worker_id()
         self._settings = settings
@@ -94,6 +93,7 @@ class Worker:
         self._latents = Latents(client)
         self._signal = Signal(client, *(role for role in ("preview", "final") if role in roles))
         self._embeddings: ByteLRU[Any] = ByteLRU(settings.embedding_cache_mb * 2**20)
+        self._shared = _shared_embeddings(settings, redis_url)
         self._engines: dict[str, Engine] = {}  # by pool, in order of priority
         self._banks: list[Bank] = []
         self._stages: list[Stage] = []
@@ -173,7 +173,8 @@ class Worker:
 
     def _measure(self) -> None:
         cached = self._embeddings.stats()
-        self._metrics.cache(cached.hits, cached.misses, cached.bytes)
+        shared = 0 if self._shared is None else self._shared.hits
+        self._metrics.cache(cached.hits, cached.misses, cached.bytes, shared)
 
     def _start_torch_roles(self, model: Model) -> None:
         if "preview" in self.roles or "final" in self.roles:
@@ -190,7 +191,8 @@ class Worker:
     def _start_engines(self, model: Model) -> None:
         """Both pools share the encoder, and the decoder of what is shown before a final is done."""
         catalogue = load_catalogue(self._settings.model_dir)
-        encoder, decoder = Encoder(model, self._embeddings, catalogue.paths()), Decoder(model, "preview")
+        encoder = Encoder(model, self._embeddings, catalogue.paths(), self._shared)
+        decoder = Decoder(model, "preview")
         if "preview" in self.roles:
             self._engines["preview"] = self._preview_engine(model, encoder, decoder, catalogue)
         if "final" in self.roles:
@@ -304,3 +306,10 @@ class Worker:
     def _start(self, part: Outbox | Glimpses | Stage) -> None:
         part.start()
         self._parts.callback(part.close)
+
+
+def _shared_embeddings(settings: Settings, redis_url: str) -> SharedEmbeddings | None:
+    if settings.embedding_ttl_s == 0:
+        return None
+    client = connect_cache(settings.cache_url or redis_url)
+    return SharedEmbeddings(client, settings.embedding_ttl_s, settings.embedding_store_mb * 2**20)

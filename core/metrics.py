@@ -18,6 +18,7 @@ Preview = Literal["shown", "withheld", "failed"]
 
 POOLS = ("preview", "final")
 PREVIEWS: tuple[Preview, ...] = ("shown", "withheld", "failed")
+TIERS = ("process", "shared")
 REASONS = ("invalid", "blocked", "conflict", "overloaded", "deadline", "doomed")
 
 STEP_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
@@ -37,7 +38,7 @@ class Metrics:
         self._define_pools()
         self._define_previews()
         self._define_renders()
-        self._known_hits = self._known_misses = 0
+        self._cache_counts: dict[str, int] = {}
 
     def _define_pools(self) -> None:
         to = self.registry
@@ -65,9 +66,13 @@ class Metrics:
         self._superseded = Counter(
             "firstlight_previews_superseded", "Previews given up because their session typed on.", registry=to
         )
-        self._hits = Counter("firstlight_embedding_cache_hits", "Prompts whose embedding was there.", registry=to)
+        self._hits = Counter(
+            "firstlight_embedding_cache_hits", "Prompts whose embedding was there.", ("tier",), registry=to
+        )
         self._misses = Counter("firstlight_embedding_cache_misses", "Prompts that were encoded.", registry=to)
         self._cached = Gauge("firstlight_embedding_cache_bytes", "Size of the kept embeddings.", registry=to)
+        for tier in TIERS:
+            self._hits.labels(tier)
         for outcome in PREVIEWS:
             self._previews.labels(outcome)
 
@@ -117,11 +122,17 @@ class Metrics:
         self._superseded.inc()
         self.wasted("preview", steps)
 
-    def cache(self, hits: int, misses: int, size_bytes: int) -> None:
-        """Hits and misses since the cache was made, and its size now. For one thread alone."""
-        self._hits.inc(hits - self._known_hits)
-        self._misses.inc(misses - self._known_misses)
-        self._known_hits, self._known_misses = hits, misses
+    def cache(self, hits: int, misses: int, size_bytes: int, shared: int = 0) -> None:
+        """Hits and misses of the process's cache since it was made, and its size now; shared: misses that others had.
+
+        For one thread alone.
+        """
+        now = {"process": hits, "shared": shared, "encoded": misses - shared}
+        grown = {name: max(0, count - self._cache_counts.get(name, 0)) for name, count in now.items()}
+        for tier in TIERS:
+            self._hits.labels(tier).inc(grown[tier])
+        self._misses.inc(grown["encoded"])
+        self._cache_counts = {name: self._cache_counts.get(name, 0) + more for name, more in grown.items()}
         self._cached.set(size_bytes)
 
     def ended(self, state: State) -> None:

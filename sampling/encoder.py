@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from core.errors import StartupError
@@ -19,10 +22,12 @@ from core.recipe import StyleUse
 from sampling.model import Model, TextTower
 from sampling.text_styles import TextStyles, TextUse
 from shared_cache.embeddings import ByteLRU, embedding_key
+from shared_cache.shared_embeddings import SharedEmbeddings
 
 if TYPE_CHECKING:
     from compel.embeddings_provider import EmbeddingsProvider
 
+log = logging.getLogger(__name__)
 CHUNK_TOKENS = 77
 MAX_LOWERED_WEIGHTS = 8  # each distinct weight below 1 adds rows to the text encoders' batch
 SMALLEST_WEIGHT = 1e-5
@@ -47,6 +52,21 @@ class Embedding:
         return self.prompt_embeds.nbytes + self.pooled.nbytes
 
 
+def packed(made: Embedding) -> bytes:
+    """Safetensors in the precision that it has: another process's copy is equal bit for bit."""
+    tensors = {"prompt_embeds": made.prompt_embeds, "pooled": made.pooled, "tokens": torch.tensor([made.token_count])}
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+
+
+def unpacked(data: bytes, device: torch.device) -> Embedding:
+    """Raises: SafetensorError, KeyError, ValueError for what packed did not write."""
+    found = load(data)
+    embeds, pooled = found["prompt_embeds"].to(device), found["pooled"].to(device)
+    if embeds.ndim != 3 or embeds.shape[1] % CHUNK_TOKENS or pooled.ndim != 2:
+        raise ValueError(f"shapes {tuple(embeds.shape)} and {tuple(pooled.shape)}")
+    return Embedding(embeds, pooled, int(found["tokens"]))
+
+
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """A prompt cut into chunks. Shapes: ids, marks, weights [k, 77]; start [1, 77]; empty [1, 77].
@@ -64,14 +84,22 @@ class Tokens:
 class Encoder:
     """Segments go to compel's tokenising provider as they are, so no character of a prompt is syntax here.
 
-    paths: style id to LoRA file, of which the text-encoder parts act here.
+    paths: style id to LoRA file, of which the text-encoder parts act here. shared: where other processes' embeddings
+    are, bit for bit as they made them, so that which of them encoded a prompt cannot be seen in a picture.
     """
 
-    def __init__(self, model: Model, cache: ByteLRU[Embedding], paths: Mapping[str, Path] = NO_STYLES) -> None:
+    def __init__(
+        self,
+        model: Model,
+        cache: ByteLRU[Embedding],
+        paths: Mapping[str, Path] = NO_STYLES,
+        shared: SharedEmbeddings | None = None,
+    ) -> None:
         if model.towers is None:
             raise StartupError("the model was loaded without text encoders", "add preview or final to --roles")
         self._model = model
         self._cache = cache
+        self._shared = shared
         self._towers = [(tower, _provider(tower)) for tower in model.towers]
         self._styles = TextStyles(model.networks(), [tower.encoder for tower in model.towers], paths)
         self._lock = threading.Lock()  # fast tokenizers raise "Already borrowed" when two threads use one
@@ -84,8 +112,21 @@ class Encoder:
         """
         model, uses = self._model, self._styles.uses(styles)
         acting = [use.key for use in uses]
-        key = embedding_key(model.profile.version, model.tokenizer_version, str(model.dtype), acting, prompt)
-        return self._cache.get_or_compute(key, lambda: self._styled(prompt, uses), lambda made: made.nbytes)
+        key = embedding_key(model.profile.model, model.tokenizer_version, str(model.dtype), acting, prompt)
+        return self._cache.get_or_compute(key, lambda: self._obtain(key, prompt, uses), lambda made: made.nbytes)
+
+    def _obtain(self, key: str, prompt: str, uses: Sequence[TextUse]) -> Embedding:
+        """Another process's where there is one, else made here and given to the others."""
+        if self._shared is None:
+            return self._styled(prompt, uses)
+        if (stored := self._shared.get(key)) is not None:
+            try:
+                return unpacked(stored, self._model.device)
+            except (ValueError, KeyError, SafetensorError) as error:
+                log.warning("a shared embedding cannot be read, it is made anew: %r", error)
+        made = self._styled(prompt, uses)
+        self._shared.put(key, packed(made))
+        return made
 
     def _styled(self, prompt: str, uses: Sequence[TextUse]) -> Embedding:
         with self._styles.acting(uses):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import redis
-from redis.backoff import ExponentialWithJitterBackoff
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.retry import Retry
 
 from core.clock import SteadyClock
@@ -17,6 +17,7 @@ from core.errors import StartupError
 
 log = logging.getLogger(__name__)
 SOCKET_TIMEOUT_S = 30.0
+CACHE_TIMEOUT_S = 0.25
 MAX_BLOCK_S = 10.0  # below the socket's timeout, so that a quiet wait is not taken for a dead server
 KEEPS_ALL = "noeviction"
 OLDEST_MAJOR = 7  # entries deleted from a stream leave XAUTOCLAIM's answer since 7.0
@@ -50,6 +51,26 @@ def connect(url: str) -> redis.Redis:
         _check(probe, url)
         _check_eviction(probe, url)
     return client
+
+
+def connect_cache(url: str) -> redis.Redis:
+    """A client for what may be lost: it is not asked for an answer now, and later never waits long for one.
+
+    Raises: StartupError when the URL is wrong.
+    """
+    try:
+        return redis.Redis.from_url(
+            url,
+            protocol=2,
+            decode_responses=False,
+            socket_timeout=CACHE_TIMEOUT_S,
+            socket_connect_timeout=CACHE_TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
+        )
+    except ValueError as error:
+        raise StartupError(
+            f"the URL of the cache {redacted(url)} cannot be read: {error}", "give FIRSTLIGHT_CACHE_URL as a Redis URL"
+        ) from error
 
 
 def shared_clock(client: redis.Redis) -> SteadyClock:

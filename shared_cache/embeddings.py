@@ -15,10 +15,13 @@ T = TypeVar("T")
 
 
 def embedding_key(
-    model_version: str, tokenizer_version: str, dtype: str, styles: Sequence[tuple[str, float]], text: str
+    model: str, tokenizer_version: str, dtype: str, styles: Sequence[tuple[str, float]], text: str
 ) -> str:
-    """SHA-256 over all that decides an embedding; a style is (SHA-256 of its file, weight), never its name."""
-    parts = [model_version, tokenizer_version, str(dtype), [[digest, float(weight)] for digest, weight in styles], text]
+    """SHA-256 over all that decides an embedding; a style is (SHA-256 of its file, weight), never its name.
+
+    model: as core.recipe names model and version.
+    """
+    parts = [model, tokenizer_version, str(dtype), [[digest, float(weight)] for digest, weight in styles], text]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

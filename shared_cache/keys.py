@@ -8,6 +8,8 @@ from core.profile import Bucket
 
 QUEUE = "fl:queue"
 OPEN = "fl:open"
+EMBEDDINGS = "fl:embeddings"
+EMBEDDINGS_BYTES = "fl:embeddings:bytes"
 DUE = "fl:due"
 PULSE = "fl:pulse"
 WORKERS = "fl:workers"
@@ -16,6 +18,7 @@ RENDER_PREFIX = "fl:render:"
 LANE_PREFIX = "fl:lane:"
 STAGE_PREFIX = "fl:stage:"
 LATENTS_PREFIX = "fl:latents:"
+EMBEDDING_PREFIX = "fl:embedding:"
 
 
 def mail(session: str) -> str:
@@ -82,6 +85,10 @@ def lane(priority: str, bucket: str | Bucket) -> str:
 def stream(name: str) -> str:
     """A stage's stream by its bare name ("decode"); a full key stays as it is."""
     return name if name.startswith("fl:") else STAGE_PREFIX + name
+
+
+def embedding(key: str) -> str:
+    return EMBEDDING_PREFIX + key
 
 
 def latents(key: str) -> str:

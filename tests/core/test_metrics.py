@@ -48,9 +48,10 @@ def test_superseded_steps_are_wasted_steps() -> None:
 def test_cache_counts_grow_by_what_is_new() -> None:
     metrics = Metrics()
     metrics.cache(hits=3, misses=1, size_bytes=10)
-    metrics.cache(hits=5, misses=1, size_bytes=7)
+    metrics.cache(hits=5, misses=4, size_bytes=7, shared=3)
     value = metrics.registry.get_sample_value
-    assert value("firstlight_embedding_cache_hits_total") == 5
+    assert value("firstlight_embedding_cache_hits_total", {"tier": "process"}) == 5
+    assert value("firstlight_embedding_cache_hits_total", {"tier": "shared"}) == 3
     assert value("firstlight_embedding_cache_misses_total") == 1
     assert value("firstlight_embedding_cache_bytes") == 7
 

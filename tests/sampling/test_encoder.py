@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import redis
 import torch
 from compel import Compel, SplitLongTextMode
 from compel.embeddings_provider import ReturnedEmbeddingsType
@@ -19,6 +22,8 @@ from core.recipe import StyleUse
 from sampling.encoder import MAX_LOWERED_WEIGHTS, Embedding, Encoder
 from sampling.model import Model
 from shared_cache.embeddings import ByteLRU
+from shared_cache.latents import pack
+from shared_cache.shared_embeddings import SharedEmbeddings
 from styles.catalogue import load_catalogue
 from tests.sampling.conftest import embedding_of
 
@@ -186,3 +191,27 @@ def test_embedding_counts_its_chunks_and_bytes() -> None:
     made = embedding_of(0.5, chunks=3)
     assert made.chunks == 3
     assert made.nbytes == 4 * (3 * 77 * 256 + 128)
+
+
+def test_shared_embedding_is_bit_equal_and_not_computed_again(
+    model: Model, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = ["", "a (cat:1.3) on the [beach]", "a cat " * 60]
+    one, other = (Encoder(model, ByteLRU(1 << 26), shared=SharedEmbeddings(client, 60, 1 << 26)) for _ in range(2))
+    made = [one.encode(prompt) for prompt in prompts]
+    monkeypatch.setattr(other, "_encode", None)
+    for prompt, mine in zip(prompts, made, strict=True):
+        found = other.encode(prompt)
+        assert torch.equal(found.prompt_embeds, mine.prompt_embeds) and torch.equal(found.pooled, mine.pooled)
+        assert (found.token_count, found.prompt_embeds.dtype) == (mine.token_count, model.dtype)
+
+
+@pytest.mark.parametrize("spoil", [lambda data: b"", lambda data: data[:100], lambda data: pack({"a": np.ones(2)})])
+def test_spoiled_shared_embedding_is_made_anew(
+    model: Model, client: redis.Redis, spoil: Callable[[bytes], bytes]
+) -> None:
+    one, other = (Encoder(model, ByteLRU(1 << 26), shared=SharedEmbeddings(client, 60, 1 << 26)) for _ in range(2))
+    made = one.encode("a cat")
+    (name,) = client.keys("fl:embedding:*")
+    client.set(name, spoil(client.get(name) or b""))
+    assert torch.equal(other.encode("a cat").prompt_embeds, made.prompt_embeds)

@@ -11,7 +11,7 @@ import pytest
 from shared_cache.embeddings import ByteLRU, embedding_key
 
 BASE: dict[str, Any] = {
-    "model_version": "1", "tokenizer_version": "1", "dtype": "float32", "styles": [("ab12", 0.8)], "text": "a cat",
+    "model": "1", "tokenizer_version": "1", "dtype": "float32", "styles": [("ab12", 0.8)], "text": "a cat",
 }  # fmt: skip
 
 
@@ -23,9 +23,9 @@ def test_key_is_the_same_for_the_same_content() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"model_version": "2"}, {"tokenizer_version": "2"}, {"dtype": "float16"}, {"text": "a cat "}, {"text": ""},
+        {"model": "2"}, {"tokenizer_version": "2"}, {"dtype": "float16"}, {"text": "a cat "}, {"text": ""},
         {"styles": []}, {"styles": [("ab12", 0.9)]}, {"styles": [("cd34", 0.8)]}, {"styles": [("ab12", 0.8)] * 2},
-        {"model_version": "11", "tokenizer_version": ""},
+        {"model": "11", "tokenizer_version": ""},
     ],
 )  # fmt: skip
 def test_key_differs_when_anything_differs(change: dict[str, Any]) -> None:
