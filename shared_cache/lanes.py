@@ -63,16 +63,26 @@ class Signal:
 
 
 class Reader:
-    """One consumer of one group over some streams; model is the one whose renders it works on, None for any."""
+    """One consumer of one group over some streams.
+
+    model: the one whose renders it works on, None for any. styles: likewise, as core.recipe spells them.
+    """
 
     def __init__(
-        self, client: redis.Redis, streams: Sequence[str], group: str, consumer: str, model: str | None = None
+        self,
+        client: redis.Redis,
+        streams: Sequence[str],
+        group: str,
+        consumer: str,
+        model: str | None = None,
+        styles: str | None = None,
     ) -> None:
         self._client = client
         self._streams = list(streams)
         self._group = group
         self._consumer = consumer
         self._model = model
+        self._styles = styles
         self._take_over = client.register_script(scripts.TAKE_OVER)
         self._heartbeat = client.register_script(scripts.HEARTBEAT)
         self._ack = client.register_script(scripts.ACK)
@@ -84,7 +94,8 @@ class Reader:
         That holder may be this consumer, where its own heartbeat was late: the caller knows what it has at work.
         """
         asked = (self._group, self._consumer, int(min_idle_s * 1000), count, self._model or "")
-        return self._usable(self._take_over(keys=self._streams, args=asked))
+        styles = () if self._styles is None else (self._styles,)
+        return self._usable(self._take_over(keys=self._streams, args=[*asked, *styles]))
 
     def heartbeat(self, entries: Sequence[Entry]) -> list[Entry]:
         """Renews our hold; returns the entries that are no longer ours (taken over, cancelled or gone)."""

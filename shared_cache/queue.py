@@ -59,9 +59,9 @@ class Lanes(Reader):
         styles: str | None = None,
         model: str | None = None,
     ) -> None:
-        super().__init__(client, [lane_name(STANDARD, bucket) for bucket in buckets], FINAL_GROUP, consumer, model)
+        lanes = [lane_name(STANDARD, bucket) for bucket in buckets]
+        super().__init__(client, lanes, FINAL_GROUP, consumer, model, styles)
         self._buckets = [str(bucket) for bucket in buckets]
-        self._styles = styles
         self._look = client.register_script(queue_scripts.LOOK)
         self._take = client.register_script(queue_scripts.TAKE)
         self._hand_back = client.register_script(queue_scripts.HAND_BACK)

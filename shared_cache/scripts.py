@@ -310,15 +310,22 @@ end
 TAKE_OVER = (
     MODEL_OF
     + """
--- KEYS: streams. ARGV: group, consumer, least idle ms, count, model or '' for any. Other models' stay for others.
-local group, consumer, idle_ms, count, model = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+-- KEYS: streams. ARGV: group, consumer, least idle ms, count, model or '' for any, and styles where renders of exactly
+-- these are wanted alone. The rest stays for others.
+local group, consumer, idle_ms, count, model, styles = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
 local got = {}
+
+local function wanted(id)
+  if model ~= '' and (model_of(id) or model) ~= model then return false end
+  local worn = styles and redis.call('HGET', 'fl:render:' .. id, 'styles')
+  return not styles or worn == styles
+end
 
 local function take(stream, entry_id)
   local entry, fields = redis.call('XRANGE', stream, entry_id, entry_id)[1], {}
   for f = 1, entry and #entry[2] or 0, 2 do fields[entry[2][f]] = entry[2][f + 1] end
   local id = fields['id'] or ''
-  if (model_of(id) or model) ~= model and model ~= '' then return end
+  if not wanted(id) then return end
   local claimed = redis.call('XCLAIM', stream, group, consumer, idle_ms, entry_id)  -- forgets what was deleted
   if #claimed == 0 then return end
   local state = redis.call('HGET', 'fl:render:' .. id, 'state')

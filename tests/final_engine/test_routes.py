@@ -14,7 +14,7 @@ from shared_cache.queue import Lanes
 from shared_cache.registry import ReadyWorkers, Registry
 from shared_cache.renders import Renders
 from tests.makers import a_final_recipe
-from tests.shared_cache.makers import BUCKET, LANE, MODEL, a_recipe, a_record
+from tests.shared_cache.makers import BUCKET, LANE, MODEL, a_recipe, a_record, running
 
 INK = StyleUse("ink", 0.8)
 
@@ -65,6 +65,14 @@ def test_dedicated_lanes_show_renders_of_the_style_alone(client: redis.Redis) ->
         renders.create(a_record(f"plain{number}", recipe=a_recipe(styles=())), LANE)
     renders.create(a_record("inked", recipe=a_recipe(styles=(INK,))), LANE)
     assert [found.id for found in Lanes(client, [BUCKET], "w", "ink:0.8").peek()] == ["inked"]
+
+
+def test_dedicated_worker_takes_over_renders_of_the_style_alone(client: redis.Redis) -> None:
+    running(client, "plain", recipe=a_recipe(styles=()))
+    running(client, "inked", recipe=a_recipe(styles=(INK,)))
+    dedicated = Lanes(client, [BUCKET], "w", "ink:0.8", MODEL)
+    assert [entry.render_id for entry in dedicated.take_over(0)] == ["inked"]
+    assert len(Lanes(client, [BUCKET], "heir").take_over(0)) == 2
 
 
 @pytest.mark.parametrize(
