@@ -16,7 +16,7 @@ test: $(VENV)/.installed-test browser nginx lint
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
-	$(BIN)/mypy app core final_engine preview_engine sampling shared_cache styles
+	$(BIN)/mypy app core final_engine preview_engine sampling shared_cache styles benchmarks
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks

@@ -35,6 +35,7 @@ from benchmarks.loads import Arrival
 from benchmarks.report import emit, percentile
 from benchmarks.site import submit
 from benchmarks.slow_link import SlowLink
+from core.errors import NotFound
 from core.render import TERMINAL, State
 from core.settings import Settings, load_settings
 from shared_cache.embedded import find_server
@@ -185,7 +186,7 @@ def _environment(settings: Settings, url: str) -> dict[str, str]:
 
 def await_ready(context: Context, roles: Sequence[str]) -> None:
     ends_s = time.monotonic() + 180
-    while not set(roles) <= context.registry.ready_roles():
+    while not set(roles) <= set(context.registry.ready_counts(context.profile.model)):
         if time.monotonic() > ends_s:
             raise TimeoutError("the workers were not ready in time")
         time.sleep(0.2)
@@ -234,7 +235,7 @@ def account(context: Context, ids: list[str], records: list[Record]) -> dict[str
     by_id = {record.id: record for record in records}
     states = Counter(record.state for record in records)
     missing = sum(
-        not context.objects.open(str(image["key"])).is_file()
+        not stored(context, str(image["key"]))
         for record in records
         if record.state is State.DONE
         for image in record.images
@@ -247,6 +248,13 @@ def account(context: Context, ids: list[str], records: list[Record]) -> dict[str
         "without an end event": sum(not found for found in ends.values()),
         "pictures missing": missing,
     }
+
+
+def stored(context: Context, key: str) -> bool:
+    try:
+        return bool(context.objects.get(key))
+    except NotFound:
+        return False
 
 
 def main() -> None:

@@ -73,7 +73,7 @@ def _environment(settings: Settings, changes: dict[str, Any]) -> dict[str, str]:
 
 def _await_ready(context: Context) -> None:
     ends_s = time.monotonic() + READY_S
-    while not set(ROLES.split(",")) <= context.registry.ready_roles():
+    while not set(ROLES.split(",")) <= set(context.registry.ready_counts(context.profile.model)):
         if time.monotonic() > ends_s:
             raise TimeoutError("the worker was not ready in time")
         time.sleep(0.1)
