@@ -85,7 +85,7 @@ def container(name: str) -> dict[str, Any]:
 
 def drain_s() -> float:
     """What a worker takes at most to end."""
-    return 20.0
+    return float(of_kind("ConfigMap")["firstlight"]["data"][f"{PREFIX}DRAIN_S"])
 
 
 def misfits(value: Any, wanted: Any, path: str = "spec") -> Iterator[str]:
@@ -168,7 +168,10 @@ def test_environment_in_compose_is_of_settings_that_exist(name: str) -> None:
     assert set(SERVICES[name]["environment"]) <= SETTINGS | OTHERS
     assert SERVICES[name]["environment"][f"{PREFIX}REDIS_URL"].startswith("redis://valkey:6379")
     if name in ROLES:
-        assert float(SERVICES[name]["stop_grace_period"].removesuffix("s")) > drain_s() + 5
+        assert (
+            float(SERVICES[name]["stop_grace_period"].removesuffix("s"))
+            > float(SERVICES[name]["environment"][f"{PREFIX}DRAIN_S"]) + 5
+        )
 
 
 @ours
