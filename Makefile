@@ -12,7 +12,8 @@ run: $(VENV)/.installed
 	@exec $(BIN)/firstlight serve
 
 test: $(VENV)/.installed-test browser nginx lint
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(or $(ARGS),tests --ignore tests/browser)
+	$(if $(ARGS),,$(BIN)/python -m pytest tests/browser)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from benchmarks.chaos import Chaos, account, await_all, cluster, submit_all
 
-RENDERS = 12
+RENDERS = 8
 
 
 def test_nothing_is_lost_or_done_twice_when_everything_fails_once(tmp_path: Path) -> None:
-    with cluster(tmp_path, roles=("final", "final", "decode", "finish")) as (server, workers, context):
+    with cluster(tmp_path, roles=("final", "decode", "finish")) as (server, workers, context):
         ids = submit_all(context, RENDERS, pause_s=0.1)
         chaos = Chaos(server, workers, context, seed=1)
         chaos.once_each()

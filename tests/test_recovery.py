@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import RunningApp
 
-LONG_STEPS = 40
+LONG_STEPS = 30
 TIMEOUT_S = 180
 
 

@@ -133,6 +133,7 @@ def test_mixed_rows_share_a_forward_and_equal_solo(make: Make) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not all(row.ready for row in together.loop.rows) and time.monotonic() < deadline_s:
         together.bank.settle()
+        time.sleep(0.001)
     assert together.loop.step().batch_size == 5
     together.drain()
     alone = make()
