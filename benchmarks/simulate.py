@@ -160,8 +160,9 @@ class Fleet:
     def _promise_kept(self, arrival: Arrival) -> bool:
         """As the door of the real queue: it looks at the first waiting ones, and at the work of all the running."""
         seen = [self._claim(task) for task in islice(self._waiting.values(), CAREFUL_LOOK)]
-        running_s = sum(self._forecast.work_s(task) for running in self._running for task in running.values())
-        ahead = Ahead(0, running_s, len(self._waiting), tuple(seen))
+        running = [task for tasks in self._running for task in tasks.values()]
+        running_s = sum(self._forecast.work_s(task) for task in running)
+        ahead = Ahead(0, len(running), running_s, len(self._waiting), tuple(seen))
         wish = RenderWish(replace(WISH, steps=arrival.steps), deadline_s=arrival.limit_s)
         door = Door(self._table, ahead, self._gpus, MAX_ROWS, arrival.at_s)
         return door.promise(wish, Bucket.parse(arrival.bucket)).kept

@@ -54,7 +54,9 @@ class Door:
     @property
     def waits_s(self) -> float:
         """Until what runs and what goes before a newcomer is done."""
-        return self._table.stretch * (self.ahead.running_s + self.ahead.work_before_s()) / self._workers
+        if self._idle(self.ahead.before):
+            return 0.0
+        return self._frees_s(self.ahead.before) + self._table.stretch * self.ahead.work_before_s() / self._workers
 
     def promise(self, wish: RenderWish, bucket: Bucket) -> Promise:
         """In its fair place if that keeps every deadline, else in the order of deadlines if that does."""
@@ -101,7 +103,21 @@ class Door:
 
     @property
     def _start_s(self) -> float:
-        return self._now_s + self._table.stretch * self.ahead.running_s / self._workers
+        return self._now_s + self._frees_s(0)
+
+    def _idle(self, before: int) -> bool:
+        return self.ahead.running + before < self._workers
+
+    def _frees_s(self, before: int) -> float:
+        """Until a worker is free for one with so many before it.
+
+        Of workers with amounts left spread evenly up to twice their mean, the k-th is free after 2k / (workers + 1)
+        means; behind half of them, all that is left counts.
+        """
+        if self._idle(before):
+            return 0.0
+        mean_s = self._table.stretch * self.ahead.running_s / self._workers
+        return mean_s * min(1.0, 2 * (before + 1) / (self._workers + 1))
 
     def _late(self, order: list[Claim]) -> set[str]:
         return late_in(order, self._start_s, self._workers)

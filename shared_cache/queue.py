@@ -33,6 +33,7 @@ class Ahead:
     """
 
     unfinished: int
+    running: int
     running_s: float
     before: int
     waiting: tuple[Claim, ...]
@@ -136,8 +137,9 @@ class Backlog:
         self._ahead = client.register_script(queue_scripts.AHEAD)
 
     def ahead_of(self, owner: str, look: int = CAREFUL_LOOK) -> Ahead:
-        unfinished, running_s, before, seen = self._ahead(args=[owner, look])
-        return Ahead(int(unfinished), float(running_s), int(before), tuple(_claim(row) for row in seen))
+        unfinished, running, running_s, before, seen = self._ahead(args=[owner, look])
+        claims = tuple(_claim(row) for row in seen)
+        return Ahead(int(unfinished), int(running), float(running_s), int(before), claims)
 
 
 def _claim(row: Sequence[bytes | None]) -> Claim:

@@ -91,7 +91,7 @@ return given
 
 AHEAD = """
 -- ARGV: owner, how many to look at. The queue as a render meets it that this owner would add now.
--- Returns: renders not ended, work left of what runs, how many wait before it, work and times of those looked at.
+-- Returns: renders not ended, how many run, work left of these, how many wait before it, those looked at.
 local function left_s(at)
   if not at[1] or tonumber(at[3]) == 0 then return 0 end
   return tonumber(at[1]) * (tonumber(at[3]) - tonumber(at[2])) / tonumber(at[3])
@@ -111,7 +111,8 @@ for _, id in ipairs(redis.call('ZRANGE', 'fl:queue', 0, tonumber(ARGV[2]) - 1)) 
   local at = look(id)
   if at[1] then seen[#seen + 1] = {id, tostring(left_s(at)), at[4], at[5], at[6]} end
 end
-return {redis.call('ZCARD', 'fl:open'), tostring(running_s), redis.call('ZCOUNT', 'fl:queue', '-inf', place), seen}
+return {redis.call('ZCARD', 'fl:open'), redis.call('SCARD', 'fl:running'), tostring(running_s),
+  redis.call('ZCOUNT', 'fl:queue', '-inf', place), seen}
 """
 
 TIDY = """

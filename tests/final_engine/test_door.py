@@ -27,7 +27,8 @@ TABLE = CostTable(
 
 
 def door(*waiting: Claim, running_s: float = 0.0, before: int | None = None, **changes: Any) -> Door:
-    ahead = Ahead(len(waiting), running_s, len(waiting) if before is None else before, waiting)
+    running = changes.pop("running", 1 if running_s else 0)
+    ahead = Ahead(len(waiting), running, running_s, len(waiting) if before is None else before, waiting)
     return Door(**{"table": TABLE, "ahead": ahead, "workers": 1, "max_rows": 8, "now_s": 0.0, **changes})
 
 
@@ -48,7 +49,8 @@ def test_idle_device_promises_the_time_alone() -> None:
 def test_what_is_ahead_is_shared_among_the_workers() -> None:
     ahead = (Claim("a", 6.0, 99.0),)
     assert door(*ahead, running_s=2.0).promise(wish(), BUCKET).total_s == pytest.approx(10.5)
-    assert door(*ahead, running_s=2.0, workers=4).promise(wish(), BUCKET).total_s == pytest.approx(4.5)
+    assert door(*ahead, running_s=2.0, workers=4).promise(wish(), BUCKET).total_s == pytest.approx(2.5)
+    assert door(*ahead, running_s=2.0, running=4, workers=4).promise(wish(), BUCKET).total_s == pytest.approx(4.4)
     stretched = door(*ahead, table=replace(TABLE, stretch=2.0)).promise(wish(), BUCKET)
     assert stretched.total_s == pytest.approx(2 * 6 + 2 * 2 + 0.5)
 
@@ -87,3 +89,10 @@ def path_profile(bundle: Any) -> Any:
     from sampling.profile import load_profile
 
     return load_profile(bundle)
+
+
+def test_fleet_with_an_idle_worker_starts_at_once_and_a_busy_one_when_the_first_is_free() -> None:
+    idle = door(running_s=30.0, running=9, workers=10).promise(wish(), BUCKET)
+    busy = door(running_s=30.0, running=10, workers=10).promise(wish(), BUCKET)
+    assert idle.total_s == pytest.approx(2.5)
+    assert busy.total_s == pytest.approx(2.5 + 3.0 * 2 / 11)
