@@ -128,7 +128,7 @@ class Fleet:
         if not running:
             self._idle.add(gpu)
             return
-        took_s = self._round_s(running.values())
+        took_s = self._forecast.round_s(running.values())
         for task in list(running.values()):
             moved = replace(task, steps=task.steps - 1)
             if moved.steps > 0:
@@ -181,12 +181,6 @@ class Fleet:
         self.outcome.latencies_s.append(done_s - task.arrived_s)
         self.outcome.in_time += done_s <= task.due_s
         self.outcome.ended_s = max(self.outcome.ended_s, done_s)
-
-    def _round_s(self, tasks: Iterable[Task]) -> float:
-        rows: dict[str, int] = {}
-        for task in tasks:
-            rows[task.bucket] = rows.get(task.bucket, 0) + task.rows
-        return sum(self._table.step_s(bucket, count) for bucket, count in rows.items())
 
 
 def run(gpus: int, load: float, batching: BatchingMode | None, count: int) -> dict[str, float]:

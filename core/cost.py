@@ -90,6 +90,11 @@ class CostTable:
         """gpu_time of one request that runs alone, rows network rows in each step."""
         return self.of(Part.ENCODE) + steps * self.step_s(bucket, rows) + self.after_s(bucket, images)
 
+    def work_s(self, bucket: str, steps: int, rows: int, max_rows: int) -> float:
+        """Seconds of the device that rows of a full batch of max_rows take for so many steps."""
+        full = max(rows, max_rows)
+        return steps * self.step_s(bucket, full) * rows / full
+
     def to_dict(self) -> dict[str, object]:
         seconds = {
             part.value: {b: dict(counts) for b, counts in shapes.items()} for part, shapes in self.seconds.items()

@@ -6,7 +6,7 @@ Pure: tasks, a cost table and a time in, a decision out. The engine and the simu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
@@ -121,11 +121,10 @@ class Forecast:
 
     def work_s(self, task: Task) -> float:
         """Seconds of the device that the task's share of full batches takes."""
-        full = max(self.max_rows, task.rows)
-        return task.steps * self._table.step_s(task.bucket, full) * task.rows / full
+        return self._table.work_s(task.bucket, task.steps, task.rows, self.max_rows)
 
     def _denoise_s(self, task: Task) -> float:
-        return task.steps * self._round_s([task])
+        return task.steps * self.round_s([task])
 
     def _run(self, tasks: Sequence[Task], late: Task | None) -> dict[str, float]:
         left = {task: task.steps for task in tasks}
@@ -133,7 +132,7 @@ class Forecast:
         elapsed_s = 0.0
         while left:
             steps = min(left.values())
-            elapsed_s += steps * self._round_s(list(left))
+            elapsed_s += steps * self.round_s(left)
             left = {task: n - steps for task, n in left.items()}
             for task in [task for task, n in left.items() if n <= 0]:
                 del left[task]
@@ -143,7 +142,8 @@ class Forecast:
                 late = None
         return done
 
-    def _round_s(self, tasks: Sequence[Task]) -> float:
+    def round_s(self, tasks: Iterable[Task]) -> float:
+        """Seconds in which every task moves one step."""
         rows: dict[str, int] = {}
         for task in tasks:
             rows[task.bucket] = rows.get(task.bucket, 0) + task.rows

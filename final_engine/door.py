@@ -60,10 +60,10 @@ class Door:
 
     def promise(self, wish: RenderWish, bucket: Bucket) -> Promise:
         """In its fair place if that keeps every deadline, else in the order of deadlines if that does."""
-        steps, full = wish.recipe.steps, max(wish.rows, self._max_rows)
+        steps = wish.recipe.steps
         gpu_s = self._table.request_s(str(bucket), steps, wish.rows, wish.n)
         stretched_s = (self._table.stretch - 1) * steps * self._table.step_s(str(bucket), wish.rows)
-        work_s = steps * self._table.step_s(str(bucket), full) * wish.rows / full
+        work_s = self._table.work_s(str(bucket), steps, wish.rows, self._max_rows)
         total_s, kept = self._placed(wish, gpu_s + stretched_s, work_s)
         return Promise(total_s, gpu_s, work_s, kept)
 
