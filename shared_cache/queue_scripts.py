@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared_cache.scripts import MODEL_OF, RENDER_PRELUDE
+from shared_cache.scripts import FAIR_PLACE, MODEL_OF, RENDER_PRELUDE
 
 LOOK = (
     MODEL_OF
@@ -89,7 +89,9 @@ return given
 """
 )
 
-AHEAD = """
+AHEAD = (
+    FAIR_PLACE
+    + """
 -- ARGV: owner, how many to look at. The queue as a render meets it that this owner would add now.
 -- Returns: renders not ended, how many run, work left of these, how many wait before it, those looked at.
 local function left_s(at)
@@ -104,8 +106,7 @@ end
 
 local running_s = 0
 for _, id in ipairs(redis.call('SMEMBERS', 'fl:running')) do running_s = running_s + left_s(look(id)) end
-local now = tonumber(redis.call('GET', 'fl:vtime') or '0') + 1e-6
-local place = math.max(now, tonumber(redis.call('GET', 'fl:turn:' .. ARGV[1]) or '0'))
+local place = fair_place(ARGV[1])
 local seen = {}
 for _, id in ipairs(redis.call('ZRANGE', 'fl:queue', 0, tonumber(ARGV[2]) - 1)) do
   local at = look(id)
@@ -114,6 +115,7 @@ end
 return {redis.call('ZCARD', 'fl:open'), redis.call('SCARD', 'fl:running'), tostring(running_s),
   redis.call('ZCOUNT', 'fl:queue', '-inf', place), seen}
 """
+)
 
 TIDY = """
 -- KEYS: lane. ARGV: group, entry to begin after, how many to look at. Drops what no render calls its entry.

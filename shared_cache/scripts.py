@@ -92,21 +92,28 @@ local function rest(from)
 end
 """
 
+FAIR_PLACE = """
+-- Start-time fair queueing (Goyal, Vin and Cheng 1996): an owner's next render is due when its earlier ones have had
+-- their share, so owners take turns by the work they ask for, and who comes to a busy queue is not behind all of it.
+-- Returns the place of a render that the owner adds now, and the queue's time then.
+local function fair_place(owner)
+  local now = tonumber(redis.call('GET', 'fl:vtime') or '0') + 1e-6
+  return math.max(now, tonumber(redis.call('GET', 'fl:turn:' .. owner) or '0')), now
+end
+"""
+
 CREATE = (
     RENDER_PRELUDE
+    + FAIR_PLACE
     + """
 -- ARGV: id, owner, created_s, lane, group, idempotency key or '', body hash, its ttl, work_s, due_s or '', then the
 -- record's fields
 local id, owner, created_s, lane, group, idem, hash, idem_s, work_s, due_s = unpack(ARGV, 1, 10)
 
--- Start-time fair queueing (Goyal, Vin and Cheng 1996): an owner's next render is due when its earlier ones have had
--- their share, so owners take turns by the work they ask for, and who comes to a busy queue is not behind all of it.
-local function fair_place()
-  local now = tonumber(redis.call('GET', 'fl:vtime') or '0') + 1e-6
+local function take_place()
+  local place, now = fair_place(owner)
   redis.call('SET', 'fl:vtime', string.format('%.6f', now))
-  local mine = 'fl:turn:' .. owner
-  local place = math.max(now, tonumber(redis.call('GET', mine) or '0'))
-  redis.call('SET', mine, string.format('%.6f', place + tonumber(work_s)), 'EX', 3600)
+  redis.call('SET', 'fl:turn:' .. owner, string.format('%.6f', place + tonumber(work_s)), 'EX', 3600)
   return string.format('%.6f', place)
 end
 
@@ -129,7 +136,7 @@ if idem ~= '' then
 end
 local state = redis.call('HGET', key, 'state')
 if not TERMINAL[state] then
-  redis.call('ZADD', 'fl:queue', fair_place(), id)
+  redis.call('ZADD', 'fl:queue', take_place(), id)
   redis.call('ZADD', 'fl:open', created_s, id)
   if due_s ~= '' then redis.call('ZADD', 'fl:due', due_s, id) end
   enter_stream(key, lane, group, id, 0)
