@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Collection
 from contextlib import ExitStack
+from functools import cached_property
 from importlib.metadata import version
 from time import perf_counter
 from typing import Any
@@ -184,7 +185,7 @@ class Worker:
                 decoder=Decoder(model, "final"),
                 renders=self._renders,
                 latents=self._latents,
-                costs=self._live_costs("decode", self._calibrated()),
+                costs=self._live_costs("decode", self._calibrated),
             )
             self._start_stage("decode", decode_stage(model.profile.model), State.DECODING, work)
 
@@ -232,7 +233,7 @@ class Worker:
         bank = self._bank(model, catalogue)
         loop = StepLoop(Denoiser(model, "final"), bank, settings.max_final_rows, perf_counter)
         warm(loop, encoder, decoder, profile, profile.final, list(catalogue.paths()))
-        stored = self._calibrated() or self._first_costs(Bench(model, encoder, loop, decoder, self._classifier))
+        stored = self._calibrated or self._first_costs(Bench(model, encoder, loop, decoder, self._classifier))
         glimpses = Glimpses(decoder=decoder, classifier=self._classifier, events=Events(self._redis))
         encode = EncodeStage(encoder, self._signal.notify)
         self._start(glimpses)
@@ -266,6 +267,7 @@ class Worker:
         """Named by machine and role: what is measured here is true of here."""
         return LiveCosts(self._costs, f"{os.uname().nodename}/{role}", stored or CostTable())
 
+    @cached_property
     def _calibrated(self) -> CostTable | None:
         return None if self._model is None else read_costs(self._settings.data_dir, identity_of(self._model))
 
@@ -282,7 +284,7 @@ class Worker:
             latents=self._latents,
             kept=kept_previews(self._redis),
             objects=objects,
-            costs=self._live_costs("finish", self._calibrated()),
+            costs=self._live_costs("finish", self._calibrated),
             clock=self._clock,
             metrics=self._metrics,
         )
