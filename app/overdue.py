@@ -10,6 +10,7 @@ import redis
 from core.clock import SteadyClock
 from core.metrics import Metrics
 from core.render import State
+from final_engine.ends import reject
 from shared_cache.connect import trouble
 from shared_cache.renders import Renders
 
@@ -38,10 +39,8 @@ class Overdue:
     def sweep(self) -> None:
         """Rejects what still waits; what runs is its worker's to judge, and what is being decoded comes late."""
         for record in self._renders.overdue(self._clock()):
-            waits = record.state is State.QUEUED
-            if waits and self._renders.finish(record.id, record.attempt, State.REJECTED, error=TOO_LATE):
-                self._metrics.ended(State.REJECTED)
-                self._metrics.rejected("doomed")
+            if record.state is State.QUEUED:
+                reject(self._renders, self._metrics, record.id, record.attempt, TOO_LATE)
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):

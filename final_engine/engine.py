@@ -15,7 +15,7 @@ from core.metrics import Metrics
 from core.profile import Bucket
 from core.render import State
 from core.scheduler import NO_DEADLINE, BatchingMode, Task, policy_of
-from final_engine.claim import claim
+from final_engine.ends import claim, fail, reject
 from final_engine.glimpse import Glimpses
 from final_engine.handoff import start_of
 from final_engine.routes import Routes
@@ -186,9 +186,7 @@ class FinalEngine:
         job = self._jobs.get(render_id)
         record = self._renders.get(render_id) if job is None else job.record
         attempt = 0 if record is None else record.attempt
-        if self._renders.finish(render_id, attempt, State.REJECTED, error=TOO_LATE):
-            self._metrics.ended(State.REJECTED)
-            self._metrics.rejected("doomed")
+        reject(self._renders, self._metrics, render_id, attempt, TOO_LATE)
         if job is not None:
             self._metrics.missed_deadline(job.step * job.record.n)
             self._leave(job)
@@ -286,9 +284,7 @@ class FinalEngine:
 
     def _fail(self, job: Job, error: Exception | None) -> None:
         log.error("render %s failed: %s", job.record.id, error, exc_info=error)
-        body = {"code": getattr(error, "code", "failed"), "message": str(error) or type(error).__name__}
-        if self._renders.finish(job.record.id, job.record.attempt, State.FAILED, error=body):
-            self._metrics.ended(State.FAILED)
+        fail(self._renders, self._metrics, job.record, error)
         self._leave(job)
 
     def _measure(self, report: StepReport) -> None:

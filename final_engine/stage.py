@@ -13,7 +13,7 @@ import redis
 from core.errors import Unavailable
 from core.metrics import Metrics
 from core.render import State
-from final_engine.claim import claim
+from final_engine.ends import claim, fail
 from shared_cache.connect import trouble
 from shared_cache.lanes import Entry, Stream
 from shared_cache.renders import Record, Renders
@@ -131,9 +131,7 @@ class Stage:
             raise
         except Exception as error:  # this render fails, the stage goes on
             log.exception("render %s failed in a stage after denoising", record.id)
-            body = {"code": getattr(error, "code", "failed"), "message": str(error) or type(error).__name__}
-            if self._renders.finish(record.id, record.attempt, State.FAILED, error=body):
-                self._metrics.ended(State.FAILED)
+            fail(self._renders, self._metrics, record, error)
             self._stream.ack(entry)
         finally:
             self._at_work = None

@@ -11,7 +11,7 @@ import redis
 from core.errors import Unavailable
 from core.metrics import Metrics
 from core.render import State
-from final_engine.claim import claim
+from final_engine.ends import claim
 from final_engine.stage import Stage, Work
 from shared_cache.lanes import Entry, Stream
 from shared_cache.renders import Record, Renders
