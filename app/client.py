@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -15,6 +16,8 @@ from core.render import TERMINAL, State
 
 LOOK_AGAIN_S = 0.25
 TIMEOUT_S = httpx.Timeout(60.0, connect=5.0)
+_AGAIN_S = 0.7
+_LOST = (502, 504)  # of a proxy that could not reach the server: nobody knows whether the request did
 _JSON = {"Content-Type": "application/json"}
 _TERMINAL = frozenset(state.value for state in TERMINAL)
 
@@ -54,7 +57,13 @@ class Client:
         return self._ask("POST", "api/v1/previews", fields)
 
     def render(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return self._ask("POST", "api/v1/renders", fields)
+        """A request that may not have arrived is sent once more under the same key, so it never counts twice."""
+        key = {"Idempotency-Key": uuid.uuid4().hex}
+        try:
+            return self._ask("POST", "api/v1/renders", fields, key)
+        except Unavailable:
+            time.sleep(_AGAIN_S)
+            return self._ask("POST", "api/v1/renders", fields, key)
 
     def look(self, render_id: str) -> dict[str, Any]:
         return self._ask("GET", f"api/v1/renders/{render_id}")
@@ -90,13 +99,17 @@ class Client:
             raise Refused(_error_of(answer))
         return answer.content
 
-    def _ask(self, method: str, path: str, fields: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _ask(
+        self, method: str, path: str, fields: dict[str, Any] | None = None, headers: dict[str, str] | None = None
+    ) -> dict[str, Any]:
         # ASCII, and with NaN and lone surrogates as they are: the server names the field and its bound.
         content = None if fields is None else json.dumps(fields)
         try:
-            answer = self._http.request(method, path, content=content, headers=_JSON)
+            answer = self._http.request(method, path, content=content, headers={**_JSON, **(headers or {})})
         except httpx.HTTPError as error:
             raise self._away(error) from None
+        if answer.status_code in _LOST:
+            raise Unavailable(f"no answer from behind {self.url}: the proxy there says {answer.status_code}")
         if answer.is_error:
             raise Refused(_error_of(answer))
         return dict(answer.json())

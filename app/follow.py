@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import re
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
@@ -56,7 +55,9 @@ async def render_events(
 @router.get("/events")
 async def owner_events(context: Here, owner: Owner, last_event_id: LastId = None) -> EventSourceResponse:
     """Events of all the owner's renders, from now on or after Last-Event-ID."""
-    after = _event_id(last_event_id, f"{int(time.time() * 1000)}-0")
+    after = _event_id(last_event_id, "")
+    if after == "":
+        after = await asyncio.to_thread(context.events.newest, owner)
 
     def read(after: str) -> tuple[Events, bool]:
         return context.events.feed(owner, after), False
@@ -72,6 +73,7 @@ async def owner_events(context: Here, owner: Owner, last_event_id: LastId = None
 async def _follow(
     read: Callable[[str], tuple[Events, bool]], after: str, pulse: asyncio.Event
 ) -> AsyncIterator[ServerSentEvent]:
+    yield ServerSentEvent(id=after)  # no event, only where to go on from should the stream break before its first one
     while True:
         pulse.clear()
         try:

@@ -43,6 +43,11 @@ class Events:
         """
         return self._read(keys.feed(owner), after)
 
+    def newest(self, owner: str) -> str:
+        """The id of the newest event of an owner's renders, "0" when there is none yet: what comes from now on."""
+        found = cast("list[StreamEntry]", self._client.xrevrange(keys.feed(owner), count=1))
+        return found[0][0].decode() if found else "0"
+
     def glimpse(self, render_id: str, attempt: int, step: int, jpeg: bytes) -> bool:
         """Publishes an intermediate picture; the render's earlier one is dropped. False when fenced or over."""
         picture = base64.b64encode(jpeg).decode()

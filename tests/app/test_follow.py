@@ -111,3 +111,24 @@ def test_feed_tells_of_all_of_an_owners_renders_and_no_others(web: Web) -> None:
         (ids[1], "queued"),
         (ids[1], "cancelled"),
     ]
+
+
+def test_feed_that_broke_before_its_first_event_goes_on_from_where_it_began(web: Web) -> None:
+    with web.client("feeder") as client:
+        earlier = client.post(PATH, json={"prompt": "a cat"}).json()["id"]
+        with client.stream("GET", "/api/v1/events") as answer:
+            began = next(line for line in answer.iter_lines() if line.startswith("id: "))[4:]
+        missed = client.post(PATH, json={"prompt": "a cat"}).json()["id"]
+        with client.stream("GET", "/api/v1/events", headers={"Last-Event-ID": began}) as answer:
+            _, fields = next(parse(answer.iter_lines()))
+    assert (fields["id"], fields["state"]) == (missed, "queued") and missed != earlier
+
+
+def test_feed_of_somebody_new_goes_on_from_its_very_beginning(web: Web) -> None:
+    with web.client("newcomer") as client:
+        with client.stream("GET", "/api/v1/events") as answer:
+            began = next(line for line in answer.iter_lines() if line.startswith("id: "))[4:]
+        render_id = client.post(PATH, json={"prompt": "a cat"}).json()["id"]
+        with client.stream("GET", "/api/v1/events", headers={"Last-Event-ID": began}) as answer:
+            _, fields = next(parse(answer.iter_lines()))
+    assert (fields["id"], fields["state"]) == (render_id, "queued")

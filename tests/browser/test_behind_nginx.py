@@ -7,6 +7,7 @@ import json
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -148,26 +149,32 @@ class Following:
             except httpx.TransportError:
                 time.sleep(0.1)
 
-    def heard_of(self, render_id: str) -> None:
-        ends_s = time.monotonic() + TIMEOUT_S
-        while not any(event["id"] == render_id for event in list(self.events)):
-            assert time.monotonic() < ends_s, "no event of the render came"
-            time.sleep(0.01)
-
     def _follow(self) -> None:
         headers = {"Last-Event-ID": self._last_id} if self._last_id else {}
         with self._http.stream("GET", "/api/v1/events", headers=headers) as answer:
             if answer.status_code != 200:
                 raise httpx.RemoteProtocolError(str(answer.status_code))
             self.resumed_from += headers.values()
-            self.open.set()
             for line in answer.iter_lines():
                 if line.startswith("id: "):
                     self._last_id = line[4:]
+                    self.open.set()
                 elif line.startswith("data: "):
                     self.events.append(json.loads(line[6:]))
                 if self.stopped:
                     return
+
+
+def a_sure_render(http: httpx.Client, **fields: Any) -> str:
+    """Asked for again under the same key while the proxy finds only the process that is gone, as docs/api.md has it."""
+    headers = {"Idempotency-Key": uuid.uuid4().hex}
+    for _ in range(10):
+        answer = http.post("/api/v1/renders", json=fields, headers=headers)
+        if answer.status_code != 502:
+            break
+        time.sleep(0.5)
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["id"])
 
 
 def all_events(http: httpx.Client, render_id: str) -> list[dict[str, Any]]:
@@ -175,7 +182,6 @@ def all_events(http: httpx.Client, render_id: str) -> list[dict[str, Any]]:
     return [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
 
 
-@pytest.mark.skip(reason="fails now and then: the page may hear nothing of a render when both web processes go in turn")
 def test_events_go_on_by_id_while_web_processes_are_killed_and_restarted(site: Site, visitor: Desk) -> None:
     cookies = {str(cookie["name"]): str(cookie["value"]) for cookie in visitor.context.cookies()}
     asked = {"prompt": "a boat at night", "steps": 2}
@@ -184,18 +190,17 @@ def test_events_go_on_by_id_while_web_processes_are_killed_and_restarted(site: S
         running = pool.submit(following.run)
         assert following.open.wait(TIMEOUT_S)
         restarted, gone = site.webs
-        ids = [a_render(http, **asked)]
-        following.heard_of(ids[0])  # who has heard nothing yet has no id to go on from
+        ids = [a_sure_render(http, **asked)]
         restarted.stop(signal.SIGKILL)
-        ids.append(a_render(http, **asked))
+        ids.append(a_sure_render(http, **asked))
         restarted.start(ready=False)
         gone.stop(signal.SIGKILL)
         site.webs.remove(gone)
-        ids.append(a_render(http, **asked))
+        ids.append(a_sure_render(http, **asked))
         for render_id in ids:
             visitor.done(render_id)  # on the same page, which was not loaded anew
         following.stopped = True
-        ids.append(a_render(http, **asked))  # the event that ends the following
+        ids.append(a_sure_render(http, **asked))  # the event that ends the following
         running.result(TIMEOUT_S)
         assert following.resumed_from, "one of the two had carried the stream"
         for render_id in ids[:-1]:

@@ -48,13 +48,15 @@ export const getHistory = (page = apiUrl("renders")) => call("GET", page); // pa
 export const cancelRender = (id) => call("DELETE", `renders/${encodeURIComponent(id)}`);
 export const postPreview = (body) => call("POST", "previews", { body });
 
-/** Asks for a render; a failed connection is tried once more under the same key, so it never counts twice. */
+const LOST = new Set([0, 502, 504]); // the connection failed, or that of a proxy: nobody knows whether it arrived
+
+/** Asks for a render; one that may not have arrived is asked for once more under the same key, so it never counts twice. */
 export async function postRender(body) {
   const headers = { "Idempotency-Key": newKey() };
   try {
     return await call("POST", "renders", { body, headers });
   } catch (error) {
-    if (error.status !== 0) throw error;
+    if (!LOST.has(error.status)) throw error;
     await new Promise((resolve) => setTimeout(resolve, 700));
     return call("POST", "renders", { body, headers });
   }
