@@ -17,7 +17,7 @@ from typing import Any
 from app.announcer import Announcer
 from app.roles import ROLES
 from app.stopping import Stopping
-from core.cost import CostTable
+from core.cost import CostTable, Part
 from core.metrics import Metrics
 from core.render import State
 from core.settings import Settings
@@ -62,6 +62,7 @@ from styles.catalogue import Catalogue, load_catalogue
 
 log = logging.getLogger(__name__)
 STAGE_PATIENCE_S = 3.0  # what a stage has at work takes less as a rule, and done it costs nobody an attempt
+MEASURES = {"final": (Part.ENCODE, Part.STEP), "decode": (Part.DECODE,), "finish": (Part.SAFETY, Part.PUBLISH)}
 TORCH_ROLES = frozenset({"preview", "final", "decode"})
 
 
@@ -265,7 +266,7 @@ class Worker:
 
     def _live_costs(self, role: str, stored: CostTable | None) -> LiveCosts:
         """Named by machine and role: what is measured here is true of here."""
-        return LiveCosts(self._costs, f"{os.uname().nodename}/{role}", stored or CostTable())
+        return LiveCosts(self._costs, f"{os.uname().nodename}/{role}", stored or CostTable(), MEASURES[role])
 
     @cached_property
     def _calibrated(self) -> CostTable | None:

@@ -28,7 +28,7 @@ import redis
 from benchmarks.charts import charts
 from benchmarks.loads import Arrival, capacity, poisson
 from benchmarks.report import emit, percentile
-from core.cost import ANY, CostTable, Part
+from core.cost import ANY, CostMeter, CostTable, Part
 from core.profile import Bucket
 from core.recipe import Recipe, Sampler
 from core.render import State
@@ -37,7 +37,7 @@ from final_engine.door import Door, RenderWish
 from shared_cache.connect import connect
 from shared_cache.embedded import EmbeddedRedis
 from shared_cache.lanes import STANDARD, lane_name
-from shared_cache.queue import CAREFUL_LOOK, LOOK_AHEAD, Ahead, Lanes
+from shared_cache.queue import CAREFUL_LOOK, Ahead, Lanes, look_ahead
 from shared_cache.renders import Record, Renders
 
 TERA_S = 1 / 790  # seconds of an H200 for 10^12 operations
@@ -92,6 +92,7 @@ class Fleet:
         self._idle = set(range(gpus))
         self._turns: list[tuple[float, int]] = []
         self._forecast = Forecast(table, MAX_ROWS)
+        self._meter = CostMeter(table)
         self.outcome = Outcome()
 
     def play(self, arrivals: Iterable[Arrival]) -> Outcome:
@@ -144,7 +145,7 @@ class Fleet:
         if self._policy is None:
             admitted = [] if running else list(islice(self._waiting, 1))
         else:
-            seen = list(islice(self._waiting.values(), LOOK_AHEAD))
+            seen = list(islice(self._waiting.values(), look_ahead(self._gpus)))
             started_s = thread_time()
             decision = self._policy.decide(list(running.values()), seen, now_s)
             self.outcome.deciding_s += thread_time() - started_s
@@ -161,10 +162,10 @@ class Fleet:
         """As the door of the real queue: it looks at the first waiting ones, and at the work of all the running."""
         seen = [self._claim(task) for task in islice(self._waiting.values(), CAREFUL_LOOK)]
         running = [task for tasks in self._running for task in tasks.values()]
-        running_s = sum(self._forecast.work_s(task) for task in running)
-        ahead = Ahead(0, len(running), running_s, len(self._waiting), tuple(seen))
+        claims, rows = tuple(self._claim(task) for task in running), sum(task.rows for task in running)
+        ahead = Ahead(0, len(self._waiting), claims, rows, tuple(seen))
         wish = RenderWish(replace(WISH, steps=arrival.steps), deadline_s=arrival.limit_s)
-        door = Door(self._table, ahead, self._gpus, MAX_ROWS, arrival.at_s)
+        door = Door(self._meter.table(), ahead, self._gpus, MAX_ROWS, arrival.at_s)
         return door.promise(wish, Bucket.parse(arrival.bucket)).kept
 
     def _claim(self, task: Task) -> Claim:
@@ -173,6 +174,7 @@ class Fleet:
 
     def _doom(self, task_id: str, running: dict[str, Task]) -> None:
         self.outcome.doomed += 1
+        self._meter.observe_promise(kept=False)
         self._waiting.pop(task_id, None)
         running.pop(task_id, None)
 
@@ -180,6 +182,7 @@ class Fleet:
         done_s = now_s + self._table.of(Part.SAFETY) + self._table.of(Part.PUBLISH)
         self.outcome.latencies_s.append(done_s - task.arrived_s)
         self.outcome.in_time += done_s <= task.due_s
+        self._meter.observe_promise(kept=done_s <= task.due_s)
         self.outcome.ended_s = max(self.outcome.ended_s, done_s)
 
 
@@ -198,6 +201,7 @@ def run(gpus: int, load: float, batching: BatchingMode | None, count: int) -> di
         "requests": count,
         "goodput": round(outcome.in_time / count, 4),
         "refused": round(outcome.refused / count, 4),
+        "doomed": round(outcome.doomed / count, 4),
         "p50_s": round(percentile(outcome.latencies_s, 0.5), 3),
         "p95_s": round(percentile(outcome.latencies_s, 0.95), 3),
         "start_p95_s": round(percentile(outcome.start_delays_s, 0.95), 3),

@@ -54,13 +54,13 @@ def claim_of(render_id: str, work_s: float, arrived_s: float, due_s: float) -> C
     return Claim(render_id, work_s, borne_s if due_s == NO_DEADLINE else due_s)
 
 
-def done_at_s(order: Sequence[Claim], start_s: float, devices: int = 1) -> dict[str, float]:
+def done_at_s(order: Sequence[Claim], start_s: float, devices: float = 1) -> dict[str, float]:
     """When each is done if they follow each other from start_s on."""
     ends_s = accumulate((claim.work_s / devices for claim in order), initial=start_s)
     return {claim.id: end_s for claim, end_s in zip(order, list(ends_s)[1:], strict=True)}
 
 
-def late_in(order: Sequence[Claim], start_s: float, devices: int = 1) -> set[str]:
+def late_in(order: Sequence[Claim], start_s: float, devices: float = 1) -> set[str]:
     """Those that are done after they are wanted."""
     done_s = done_at_s(order, start_s, devices)
     return {claim.id for claim in order if done_s[claim.id] > claim.due_s}
@@ -71,10 +71,12 @@ def best_order(fair: Sequence[Claim], start_s: float, devices: int = 1) -> list[
 
     Source: Jackson 1955: if any order makes nobody late, the order of deadlines does.
     """
-    by_deadline = sorted(fair, key=lambda claim: claim.due_s)
-    return (
-        by_deadline if len(late_in(by_deadline, start_s, devices)) < len(late_in(fair, start_s, devices)) else [*fair]
-    )
+    first_due = by_deadline(fair)
+    return first_due if len(late_in(first_due, start_s, devices)) < len(late_in(fair, start_s, devices)) else [*fair]
+
+
+def by_deadline(claims: Iterable[Claim]) -> list[Claim]:
+    return sorted(claims, key=lambda claim: claim.due_s)
 
 
 @dataclass(frozen=True, slots=True)

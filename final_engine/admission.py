@@ -112,8 +112,9 @@ class Admission:
         if wish.deadline_s is not None and not promise.kept:
             fits = door.nearest_fit(wish, self._profile)
             hint = "" if fits is None else "; this would fit: " + ", ".join(f"{n} {v}" for n, v in fits.items())
+            late = f"would be done in {promise.total_s:.1f} s, later than deadline_s {wish.deadline_s:g}"
             raise Overloaded(
-                f"would be done in {promise.total_s:.1f} s, later than deadline_s {wish.deadline_s:g}{hint}",
+                (late if promise.total_s > wish.deadline_s else "would make renders late that were promised") + hint,
                 retry_after_s=max(MIN_RETRY_S, promise.total_s - wish.deadline_s),
                 predicted_s=promise.total_s,
                 fits=fits,

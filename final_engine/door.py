@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from core.cost import CostTable
 from core.profile import Bucket, ModelProfile
 from core.recipe import Recipe
-from core.scheduler import NO_DEADLINE, Claim, best_order, claim_of, done_at_s, late_in
+from core.scheduler import by_deadline, claim_of, done_at_s, late_in
 from shared_cache.queue import Ahead
 
 NEWCOMER = ""  # no render has this id
@@ -59,13 +60,17 @@ class Door:
         return self._frees_s(self.ahead.before) + self._table.stretch * self.ahead.work_before_s() / self._workers
 
     def promise(self, wish: RenderWish, bucket: Bucket) -> Promise:
-        """In its fair place if that keeps every deadline, else in the order of deadlines if that does."""
-        steps = wish.recipe.steps
-        gpu_s = self._table.request_s(str(bucket), steps, wish.rows, wish.n)
-        stretched_s = (self._table.stretch - 1) * steps * self._table.step_s(str(bucket), wish.rows)
-        work_s = self._table.work_s(str(bucket), steps, wish.rows, self._max_rows)
-        total_s, kept = self._placed(wish, gpu_s + stretched_s, work_s)
-        return Promise(total_s, gpu_s, work_s, kept)
+        """In its fair place if that is soon enough, else as soon as it can be without making others late."""
+        gpu_s = self._table.request_s(str(bucket), wish.recipe.steps, wish.rows, wish.n)
+        work_s = self._table.work_s(str(bucket), wish.recipe.steps, wish.rows, self._max_rows)
+        fair_s = self.waits_s + gpu_s + self._slower_s(wish, bucket, 0)
+        if wish.deadline_s is None:
+            return Promise(fair_s, gpu_s, work_s, kept=True)
+        soonest_s = self._alone_or_joined_s(wish, bucket, gpu_s)
+        room_s = self._room_s(wish.deadline_s, gpu_s, work_s) if soonest_s <= wish.deadline_s else None
+        kept = room_s is not None
+        urgent_s = fair_s if room_s is None else max(soonest_s, room_s)
+        return Promise(fair_s if fair_s <= wish.deadline_s else urgent_s, gpu_s, work_s, kept)
 
     def nearest_fit(self, wish: RenderWish, profile: ModelProfile) -> dict[str, int] | None:
         """The nearest recipe whose deadline can be met: a smaller size at all its steps, else fewer steps."""
@@ -85,28 +90,39 @@ class Door:
                 high = middle - 1
         return {"steps": fits} if fits else None
 
-    def _placed(self, wish: RenderWish, own_s: float, work_s: float) -> tuple[float, bool]:
-        due_s = NO_DEADLINE if wish.deadline_s is None else self._now_s + wish.deadline_s
-        total_s = self.waits_s + own_s
-        if due_s == NO_DEADLINE:
-            return total_s, True
-        if not self.ahead.waiting:
-            return total_s, self._now_s + total_s <= due_s
-        newcomer = claim_of(NEWCOMER, work_s, self._now_s, due_s - (own_s - work_s))
-        with_it = [*self.ahead.waiting[: self.ahead.before], newcomer, *self.ahead.waiting[self.ahead.before :]]
-        order = best_order(with_it, self._start_s, self._workers)
-        unavoidable = self._late(best_order(self.ahead.waiting, self._start_s, self._workers))
-        if order == with_it:
-            return total_s, self._now_s + total_s <= due_s and self._late(order) <= unavoidable
-        done_s = done_at_s(order, self._start_s, self._workers)[NEWCOMER] + own_s - work_s
-        return done_s - self._now_s, self._late(order) <= unavoidable
+    def _alone_or_joined_s(self, wish: RenderWish, bucket: Bucket, gpu_s: float) -> float:
+        """Until it is done if it goes first: it joins what runs, or begins as soon as a worker is free."""
+        after_s = self._frees_s(0) + gpu_s + self._slower_s(wish, bucket, 0)
+        rows = math.ceil(self.ahead.running_rows / self._workers)
+        if self._idle(0) or rows + wish.rows > self._max_rows:
+            return after_s
+        return min(after_s, gpu_s + self._slower_s(wish, bucket, rows))
 
-    @property
-    def _start_s(self) -> float:
-        return self._now_s + self._frees_s(0)
+    def _slower_s(self, wish: RenderWish, bucket: Bucket, rows: int) -> float:
+        """What it takes beyond its time alone on a device that it shares with previews, and with so many rows."""
+        alone_s = self._table.step_s(str(bucket), wish.rows)
+        return wish.recipe.steps * (self._table.stretch * self._table.step_s(str(bucket), wish.rows + rows) - alone_s)
+
+    def _room_s(self, deadline_s: float, gpu_s: float, work_s: float) -> float | None:
+        """Until it is done if all that runs and waits makes room for it, in the order of deadlines at a cautious pace.
+
+        None where that makes it late, or another that would be in time without it.
+        """
+        if self._idle(len(self.ahead.waiting)):
+            return gpu_s
+        pace = self._workers / (self._table.stretch * self._table.caution)
+        asked = [*self.ahead.running, *self.ahead.waiting]
+        others = [claim for claim in asked if self._now_s + claim.work_s <= claim.due_s]  # the rest is lost anyhow
+        beyond_s = max(0.0, gpu_s - work_s)
+        newcomer = claim_of(NEWCOMER, work_s, self._now_s, self._now_s + deadline_s - beyond_s)
+        order = by_deadline([*others, newcomer])
+        unavoidable = late_in(by_deadline(others), self._now_s, pace)
+        if not late_in(order, self._now_s, pace) <= unavoidable:
+            return None
+        return done_at_s(order, self._now_s, pace)[NEWCOMER] - self._now_s + beyond_s
 
     def _idle(self, before: int) -> bool:
-        return self.ahead.running + before < self._workers
+        return len(self.ahead.running) + before < self._workers
 
     def _frees_s(self, before: int) -> float:
         """Until a worker is free for one with so many before it.
@@ -118,6 +134,3 @@ class Door:
             return 0.0
         mean_s = self._table.stretch * self.ahead.running_s / self._workers
         return mean_s * min(1.0, 2 * (before + 1) / (self._workers + 1))
-
-    def _late(self, order: list[Claim]) -> set[str]:
-        return late_in(order, self._start_s, self._workers)

@@ -26,7 +26,7 @@ from shared_cache.costs import LiveCosts
 from shared_cache.lanes import Entry, decode_stage
 from shared_cache.latents import pack, unpack
 from shared_cache.previews import Previews
-from shared_cache.queue import Lanes
+from shared_cache.queue import Lanes, look_ahead
 from shared_cache.renders import Record, Renders
 
 log = logging.getLogger(__name__)
@@ -159,8 +159,10 @@ class FinalEngine:
     def _admit(self) -> None:
         """Takes what the policy lets join, and ends what cannot be in time."""
         now_s = self._clock()
-        waiting = [task for task in self._lanes.peek() if self._routes.mine(task, now_s)]
-        policy = policy_of(self._batching, self._costs.table, self._max_rows, self._routes.workers())
+        workers = self._routes.workers()
+        seen = self._lanes.peek(look_ahead(workers))
+        waiting = [task for task in seen if self._routes.mine(task, now_s)]
+        policy = policy_of(self._batching, self._costs.table, self._max_rows, workers)
         running = [job.task for job in self._jobs.values()]
         decision = policy.decide(running, waiting, now_s)
         for render_id in decision.doomed:
@@ -187,6 +189,7 @@ class FinalEngine:
         record = self._renders.get(render_id) if job is None else job.record
         attempt = 0 if record is None else record.attempt
         reject(self._renders, self._metrics, render_id, attempt, TOO_LATE)
+        self._costs.observe_promise(kept=False)
         if job is not None:
             self._metrics.missed_deadline(job.step * job.record.n)
             self._leave(job)
@@ -272,6 +275,8 @@ class FinalEngine:
             pack({"latents": stacked.float().numpy()}),
             {"timings_ms": timings_ms},
         )
+        if record.due_s is not None:
+            self._costs.observe_promise(kept=now_s <= record.due_s)
         del self._jobs[record.id]
 
     def _leave(self, job: Job) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import monotonic, time
 from typing import cast
 
@@ -37,7 +37,8 @@ class Costs:
             return CostTable()
         seconds = {part: _slowest([table.seconds for table in tables], part) for part in Part}
         known = {part: shapes for part, shapes in seconds.items() if shapes}
-        return CostTable(known, max(table.stretch for table in tables))
+        caution = statistics.median([table.caution for table in tables if Part.STEP in table.seconds] or [1.0])
+        return CostTable(known, max(table.stretch for table in tables), caution)
 
     def save(self, name: str, table: CostTable) -> None:
         self._redis.hset(self._key, name, json.dumps({"at": self._clock(), **table.to_dict()}))
@@ -51,15 +52,28 @@ class Costs:
 
 
 class LiveCosts:
-    """A role's own measurements, kept up to date for everybody. Owned by the role's thread."""
+    """A role's own measurements, kept up to date for everybody. Owned by the role's thread.
 
-    def __init__(self, costs: Costs, name: str, stored: CostTable, clock: Callable[[], float] = monotonic) -> None:
+    parts: those that the role measures; of the others it knows what was stored, and tells nobody.
+    """
+
+    def __init__(
+        self,
+        costs: Costs,
+        name: str,
+        stored: CostTable,
+        parts: Collection[Part] = tuple(Part),
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._costs = costs
         self._name = name
+        self._parts = parts
         self._meter = CostMeter(stored)
         self._clock = clock
         self._saved_s = -SAVE_EVERY_S
         self.table = stored
+        if stored.only(parts).seconds:
+            self._refresh()  # promises are made before the first render was measured
 
     def observe(self, part: Part, seconds: float, count: int = 1, bucket: str = ANY) -> None:
         self._meter.observe(part, seconds, count, bucket)
@@ -67,6 +81,9 @@ class LiveCosts:
 
     def observe_stretch(self, ratio: float) -> None:
         self._meter.observe_stretch(ratio)
+
+    def observe_promise(self, kept: bool) -> None:
+        self._meter.observe_promise(kept)
 
     def drift(self, part: Part, count: int = 1, bucket: str = ANY) -> float | None:
         """See CostMeter.drift."""
@@ -77,7 +94,7 @@ class LiveCosts:
         if now_s - self._saved_s > SAVE_EVERY_S:
             self._saved_s = now_s
             self.table = self._meter.table()
-            self._costs.save(self._name, self.table)
+            self._costs.save(self._name, self.table.only(self._parts))
 
 
 def _read(text: bytes) -> tuple[float, CostTable] | None:

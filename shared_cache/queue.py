@@ -19,10 +19,15 @@ from shared_cache import keys, queue_scripts
 from shared_cache.lanes import FINAL_GROUP, STANDARD, Entry, Reader, lane_name
 
 log = logging.getLogger(__name__)
-LOOK_AHEAD = 32  # waiting renders that a policy chooses from
+LOOK_AHEAD, LOOK_OF_ONE = 32, 8  # waiting renders that a policy chooses from: at least, and for each worker
 REACH = 512  # how far down to look for renders of the buckets that this worker runs
 CAREFUL_LOOK = 64  # waiting renders whose deadlines a newcomer must not spoil
 TIDIED = 200  # entries of a lane that are checked at a time
+
+
+def look_ahead(workers: int) -> int:
+    """How many waiting renders one of so many workers chooses from: an urgent one may stand behind many."""
+    return min(REACH, max(LOOK_AHEAD, LOOK_OF_ONE * workers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +35,18 @@ class Ahead:
     """The queue as a newcomer meets it. Units: seconds of one device at full batches.
 
     waiting: the first renders of the queue, in its order; before: how many of the whole queue go before the newcomer.
+    running: what is left of those that run; running_rows: all their network rows.
     """
 
     unfinished: int
-    running: int
-    running_s: float
     before: int
+    running: tuple[Claim, ...]
+    running_rows: int
     waiting: tuple[Claim, ...]
+
+    @property
+    def running_s(self) -> float:
+        return sum(claim.work_s for claim in self.running)
 
     def work_before_s(self) -> float:
         """Of those that go before; beyond those that were looked at by their mean."""
@@ -137,18 +147,20 @@ class Backlog:
         self._ahead = client.register_script(queue_scripts.AHEAD)
 
     def ahead_of(self, owner: str, look: int = CAREFUL_LOOK) -> Ahead:
-        unfinished, running, running_s, before, seen = self._ahead(args=[owner, look])
-        claims = tuple(_claim(row) for row in seen)
-        return Ahead(int(unfinished), int(running), float(running_s), int(before), claims)
+        unfinished, before, running, waiting = self._ahead(args=[owner, look])
+        rows = sum(int(row[-1] or 1) for row in running)
+        claims = [tuple(_claim(row) for row in seen) for seen in (running, waiting)]
+        return Ahead(int(unfinished), int(before), claims[0], rows, claims[1])
 
 
 def _claim(row: Sequence[bytes | None]) -> Claim:
-    """What follows denoising is taken off the deadline, since a claim is of the denoising alone."""
+    """What its time alone has beyond its share of full batches is taken off the deadline, as far as it is to come."""
     render_id, *rest = ("null" if text is None else text.decode() for text in row)
-    work_s, created_s, limit_s, gpu_s = (json.loads(text) for text in rest)
+    left_s, work_s, created_s, limit_s, gpu_s, _ = (json.loads(text) for text in rest)
     if limit_s is None:
-        return claim_of(render_id, work_s, created_s, NO_DEADLINE)
-    return claim_of(render_id, work_s, created_s, created_s + limit_s - max(0.0, (gpu_s or 0.0) - work_s))
+        return claim_of(render_id, left_s, created_s, NO_DEADLINE)
+    beyond_s = max(0.0, (gpu_s or 0.0) - work_s) * (left_s / work_s if work_s else 1.0)
+    return claim_of(render_id, left_s, created_s, created_s + limit_s - beyond_s)
 
 
 def _task(render_id: str, bucket: str, styles: str, numbers: Sequence[str]) -> Task:

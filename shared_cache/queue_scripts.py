@@ -93,7 +93,7 @@ AHEAD = (
     FAIR_PLACE
     + """
 -- ARGV: owner, how many to look at. The queue as a render meets it that this owner would add now.
--- Returns: renders not ended, how many run, work left of these, how many wait before it, those looked at.
+-- Returns: renders not ended, how many wait before it, those that run, those that wait as far as it looked.
 local function left_s(at)
   if not at[1] or tonumber(at[3]) == 0 then return 0 end
   return tonumber(at[1]) * (tonumber(at[3]) - tonumber(at[2])) / tonumber(at[3])
@@ -101,19 +101,21 @@ end
 
 local function look(id)
   return redis.call('HMGET', 'fl:render:' .. id,
-    'work_s', 'step', 'steps', 'created_s', 'deadline_s', 'predicted_gpu_s')
+    'work_s', 'step', 'steps', 'created_s', 'deadline_s', 'predicted_gpu_s', 'rows')
 end
 
-local running_s = 0
-for _, id in ipairs(redis.call('SMEMBERS', 'fl:running')) do running_s = running_s + left_s(look(id)) end
-local place = fair_place(ARGV[1])
-local seen = {}
-for _, id in ipairs(redis.call('ZRANGE', 'fl:queue', 0, tonumber(ARGV[2]) - 1)) do
-  local at = look(id)
-  if at[1] then seen[#seen + 1] = {id, tostring(left_s(at)), at[4], at[5], at[6]} end
+local function seen_of(ids)
+  local seen = {}
+  for _, id in ipairs(ids) do
+    local at = look(id)
+    if at[1] then seen[#seen + 1] = {id, tostring(left_s(at)), at[1], at[4], at[5], at[6], at[7]} end
+  end
+  return seen
 end
-return {redis.call('ZCARD', 'fl:open'), redis.call('SCARD', 'fl:running'), tostring(running_s),
-  redis.call('ZCOUNT', 'fl:queue', '-inf', place), seen}
+
+local place = fair_place(ARGV[1])
+return {redis.call('ZCARD', 'fl:open'), redis.call('ZCOUNT', 'fl:queue', '-inf', place),
+  seen_of(redis.call('SMEMBERS', 'fl:running')), seen_of(redis.call('ZRANGE', 'fl:queue', 0, tonumber(ARGV[2]) - 1))}
 """
 )
 

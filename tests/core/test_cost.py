@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.cost import ANY, CostMeter, CostTable, Part
+from core.cost import ANY, MOST_CAUTION, CostMeter, CostTable, Part
 
 TABLE = CostTable(
     {
@@ -45,7 +45,28 @@ def test_meter_follows_the_median_and_ignores_outliers() -> None:
     for seconds in (0.1, 0.1, 9.0, 0.1):
         meter.observe(Part.STEP, seconds, 2, "128x128")
     assert meter.table().step_s("128x128", 2) == pytest.approx(0.1)
-    assert meter.table().step_s("128x128", 8) == pytest.approx(0.11)
+
+
+def test_slower_device_shows_in_shapes_that_were_not_seen_since() -> None:
+    meter = CostMeter(TABLE)
+    before = meter.table()
+    for _ in range(30):
+        meter.observe(Part.STEP, 1.5 * before.step_s("128x128", 2), 2, "128x128")
+    assert meter.table().step_s("128x128", 8) == pytest.approx(1.5 * before.step_s("128x128", 8))
+    for _ in range(30):
+        meter.observe(Part.STEP, before.step_s("128x128", 2), 2, "128x128")
+    assert meter.table().step_s("128x128", 8) == pytest.approx(before.step_s("128x128", 8))
+
+
+def test_shape_that_was_stored_wrong_is_mended_and_leaves_the_others_alone() -> None:
+    meter = CostMeter(TABLE)
+    right_s, wrong_s = TABLE.step_s("128x128", 2), TABLE.step_s("128x128", 8)
+    for _ in range(40):
+        meter.observe(Part.STEP, right_s, 2, "128x128")
+        meter.observe(Part.STEP, right_s, 2, "128x128")
+        meter.observe(Part.STEP, 3 * wrong_s, 8, "128x128")
+    assert meter.table().step_s("128x128", 2) == pytest.approx(right_s)
+    assert meter.table().step_s("128x128", 8) == pytest.approx(3 * wrong_s)
 
 
 def test_meter_takes_a_first_measurement_only_where_nothing_is_stored() -> None:
@@ -71,3 +92,19 @@ def test_stretch_is_never_below_one() -> None:
     for ratio in (0.5, 2.0, 3.0):
         meter.observe_stretch(ratio)
     assert meter.table().stretch == 2.0
+
+
+def test_caution_grows_with_broken_promises_and_goes_with_kept_ones() -> None:
+    meter = CostMeter(TABLE)
+    meter.observe_promise(kept=True)
+    assert meter.table().caution == 1.0
+    meter.observe_promise(kept=False)
+    meter.observe_promise(kept=False)
+    assert meter.table().caution == pytest.approx(1.69)
+    for _ in range(30):
+        meter.observe_promise(kept=True)
+    assert 1.0 < meter.table().caution < 1.3
+    for _ in range(100):
+        meter.observe_promise(kept=False)
+    assert meter.table().caution == MOST_CAUTION
+    assert CostTable.from_json(meter.table().to_json()) == meter.table()

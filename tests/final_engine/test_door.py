@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,11 +25,13 @@ TABLE = CostTable(
         Part.PUBLISH: {ANY: {1: 0.0}},
     }
 )
+RUNNING = Claim("running", 2.0, 99.0)
 
 
-def door(*waiting: Claim, running_s: float = 0.0, before: int | None = None, **changes: Any) -> Door:
-    running = changes.pop("running", 1 if running_s else 0)
-    ahead = Ahead(len(waiting), running, running_s, len(waiting) if before is None else before, waiting)
+def door(
+    *waiting: Claim, running: Sequence[Claim] = (), rows: int = 0, before: int | None = None, **changes: Any
+) -> Door:
+    ahead = Ahead(len(waiting), len(waiting) if before is None else before, tuple(running), rows, waiting)
     return Door(**{"table": TABLE, "ahead": ahead, "workers": 1, "max_rows": 8, "now_s": 0.0, **changes})
 
 
@@ -48,9 +51,10 @@ def test_idle_device_promises_the_time_alone() -> None:
 
 def test_what_is_ahead_is_shared_among_the_workers() -> None:
     ahead = (Claim("a", 6.0, 99.0),)
-    assert door(*ahead, running_s=2.0).promise(wish(), BUCKET).total_s == pytest.approx(10.5)
-    assert door(*ahead, running_s=2.0, workers=4).promise(wish(), BUCKET).total_s == pytest.approx(2.5)
-    assert door(*ahead, running_s=2.0, running=4, workers=4).promise(wish(), BUCKET).total_s == pytest.approx(4.4)
+    four = [Claim(name, 0.5, 99.0) for name in "wxyz"]
+    assert door(*ahead, running=[RUNNING]).promise(wish(), BUCKET).total_s == pytest.approx(10.5)
+    assert door(*ahead, running=[RUNNING], workers=4).promise(wish(), BUCKET).total_s == pytest.approx(2.5)
+    assert door(*ahead, running=four, workers=4).promise(wish(), BUCKET).total_s == pytest.approx(4.4)
     stretched = door(*ahead, table=replace(TABLE, stretch=2.0)).promise(wish(), BUCKET)
     assert stretched.total_s == pytest.approx(2 * 6 + 2 * 2 + 0.5)
 
@@ -73,6 +77,28 @@ def test_those_that_are_late_anyhow_are_no_reason_to_refuse() -> None:
     assert door(Claim("lost", 4.0, 1.0), before=0).promise(wish(deadline_s=3.0), BUCKET).kept
 
 
+def test_who_is_in_a_hurry_joins_what_runs_where_there_is_room() -> None:
+    """Guided: 2 rows for 10 steps take 2.5 s alone, and a second more beside 1 row."""
+    long = [Claim("long", 30.0, 99.0)]
+    joined = door(running=long, rows=1).promise(wish(deadline_s=4.0), BUCKET)
+    assert joined.kept and joined.total_s == pytest.approx(3.5)
+    assert not door(running=long, rows=1).promise(wish(deadline_s=3.0), BUCKET).kept
+    assert not door(running=long, rows=7).promise(wish(deadline_s=4.0), BUCKET).kept
+
+
+def test_what_runs_is_not_made_late_either() -> None:
+    assert not door(running=[Claim("a", 2.0, 2.5)], rows=1).promise(wish(deadline_s=4.0), BUCKET).kept
+
+
+def test_caution_leaves_room_for_what_no_order_foresees_but_never_refuses_an_idle_device() -> None:
+    careful = replace(TABLE, caution=2.0)
+    others = (Claim("a", 4.0, 99.0),)
+    assert door(*others).promise(wish(deadline_s=7.0), BUCKET).kept
+    assert not door(*others, Claim("b", 1.0, 5.5), table=careful).promise(wish(deadline_s=5.0), BUCKET).kept
+    assert door(*others, Claim("b", 1.0, 5.5)).promise(wish(deadline_s=5.0), BUCKET).kept
+    assert door(table=careful).promise(wish(deadline_s=2.6), BUCKET).kept
+
+
 def test_who_asks_for_no_time_is_let_in_and_bears_to_wait() -> None:
     patient = claim_of("a", 4.0, 0.0, NO_DEADLINE)
     assert door(Claim("a", 400.0, 99.0)).promise(wish(), BUCKET).kept
@@ -92,7 +118,8 @@ def path_profile(bundle: Any) -> Any:
 
 
 def test_fleet_with_an_idle_worker_starts_at_once_and_a_busy_one_when_the_first_is_free() -> None:
-    idle = door(running_s=30.0, running=9, workers=10).promise(wish(), BUCKET)
-    busy = door(running_s=30.0, running=10, workers=10).promise(wish(), BUCKET)
+    nine, ten = ([Claim(str(n), 30.0 / count, 99.0) for n in range(count)] for count in (9, 10))
+    idle = door(running=nine, workers=10).promise(wish(), BUCKET)
+    busy = door(running=ten, workers=10).promise(wish(), BUCKET)
     assert idle.total_s == pytest.approx(2.5)
     assert busy.total_s == pytest.approx(2.5 + 3.0 * 2 / 11)

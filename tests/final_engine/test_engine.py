@@ -227,6 +227,18 @@ def test_doomed_while_queued_is_rejected_with_its_reason_and_never_stepped(path:
     assert path.client.zcard("fl:queue") == path.client.zcard("fl:due") == 0
 
 
+def test_broken_promise_makes_the_door_more_careful_and_a_kept_one_less(path: FinalPath) -> None:
+    def caution() -> float:
+        return path.engine._costs._meter.table().caution
+
+    record = path.admission.submit("ann", RenderWish(a_final_recipe(), deadline_s=60.0))
+    path.client.hset(f"fl:render:{record.id}", "deadline_s", "0.01")
+    path.engine.tick()
+    careful = caution()
+    path.ended(path.admission.submit("ann", RenderWish(a_final_recipe(steps=4), deadline_s=600.0)))
+    assert 1.0 < caution() < careful
+
+
 def test_doomed_while_running_stops_within_one_step(path: FinalPath) -> None:
     record = path.admission.submit("ann", RenderWish(a_final_recipe(steps=50), deadline_s=600.0))
     path.tick_until(lambda: path.look(record).step >= 2)
