@@ -6,9 +6,10 @@ Pure: tasks, a cost table and a time in, a decision out. The engine and the simu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from itertools import accumulate
 from typing import Protocol
 
@@ -106,12 +107,14 @@ class Forecast:
 
     def __init__(self, table: CostTable, max_rows: int, devices: int = 1) -> None:
         self._table = table
+        self._step_s = cache(table.step_s)
+        self._after_s = cache(table.after_s)
         self.max_rows = max_rows
         self.devices = devices
 
     def alone_s(self, task: Task) -> float:
         """Seconds from now until a task that runs alone is done."""
-        return self._denoise_s(task) + self._table.after_s(task.bucket, task.images)
+        return self._denoise_s(task) + self._after_s(task.bucket, task.images)
 
     def together_s(self, tasks: Sequence[Task]) -> dict[str, float]:
         """Seconds from now until each is done."""
@@ -126,7 +129,7 @@ class Forecast:
         return self._table.work_s(task.bucket, task.steps, task.rows, self.max_rows)
 
     def _denoise_s(self, task: Task) -> float:
-        return task.steps * self.round_s([task])
+        return task.steps * self._table.stretch * self._forwards_s(task.bucket, task.rows)
 
     def _run(self, tasks: Sequence[Task], late: Task | None) -> dict[str, float]:
         left = {task: task.steps for task in tasks}
@@ -138,7 +141,7 @@ class Forecast:
             left = {task: n - steps for task, n in left.items()}
             for task in [task for task, n in left.items() if n <= 0]:
                 del left[task]
-                done[task.id] = elapsed_s + self._table.after_s(task.bucket, task.images)
+                done[task.id] = elapsed_s + self._after_s(task.bucket, task.images)
             if late is not None:
                 left[late] = late.steps
                 late = None
@@ -153,8 +156,8 @@ class Forecast:
 
     def _forwards_s(self, bucket: str, rows: int) -> float:
         full, rest = divmod(rows, self.max_rows)
-        rest_s = self._table.step_s(bucket, rest) if rest else 0.0
-        return full * self._table.step_s(bucket, self.max_rows) + rest_s if full else rest_s
+        rest_s = self._step_s(bucket, rest) if rest else 0.0
+        return full * self._step_s(bucket, self.max_rows) + rest_s if full else rest_s
 
 
 class StepBatching:
@@ -173,10 +176,12 @@ class StepBatching:
         chosen = [task for task in running if task.id not in doomed]
         admitted: list[str] = []
         passed: list[Task] = []
+        alone_s = self._forecast.together_s(chosen)
         for task in self._in_order([task for task in waiting if task.id not in doomed], chosen, now_s):
-            if self._joins(chosen, task, now_s) and self._may_pass(passed, task, chosen, now_s):
+            if self._joins(chosen, alone_s, task, now_s) and self._may_pass(passed, task, chosen, now_s):
                 chosen.append(task)
                 admitted.append(task.id)
+                alone_s = self._forecast.together_s(chosen)
                 continue
             passed.append(task)
             if len(passed) == MAX_PASSED or self._waited_enough(task, now_s):
@@ -204,14 +209,14 @@ class StepBatching:
         first = [task for task in waiting if task.id not in tasks]
         return first + [tasks[claim.id] for claim in best_order(claims, start_s, self._forecast.devices)]
 
-    def _joins(self, chosen: Sequence[Task], task: Task, now_s: float) -> bool:
+    def _joins(self, chosen: Sequence[Task], alone_s: Mapping[str, float], task: Task, now_s: float) -> bool:
+        """alone_s: until each of the chosen is done without the task."""
         if not chosen:
             return True
         if sum(other.rows for other in chosen) + task.rows > self._forecast.max_rows:
             return False
-        before = self._forecast.together_s(chosen)
         together = self._forecast.together_s([*chosen, task])
-        if any(now_s + before[other.id] <= other.due_s < now_s + together[other.id] for other in chosen):
+        if any(now_s + alone_s[other.id] <= other.due_s < now_s + together[other.id] for other in chosen):
             return False
         apart = self._forecast.after_first_s(chosen, task)
         if now_s + together[task.id] <= task.due_s < now_s + apart[task.id]:
