@@ -27,7 +27,7 @@ def _group() -> None:
 def calibrate(
     rounds: Annotated[
         int, typer.Option(min=1, max=100, help="Times that each shape is measured; the median stands")
-    ] = 5,
+    ] = 9,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Measure what every part of a render takes here, so that promised times hold.
@@ -49,12 +49,12 @@ def calibrate(
 
 def _measure(settings: Settings, rounds: int) -> tuple[Any, CostTable]:
     from final_engine.calibrate import calibrate as samples_of
-    from final_engine.calibrate import identity_of, open_bench, table_of
+    from final_engine.calibrate import identity_of, open_bench, samples_of_a_round, table_of
 
     errors_to.print("loading the model")
     parts = open_bench(settings)
     profile, max_rows = parts.model.profile, settings.max_final_rows
-    total = len(profile.buckets) * (max_rows + profile.limits.max_images) + 3
+    total = rounds * samples_of_a_round(profile, max_rows)
     columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=errors_to, transient=True) as progress:
         task = progress.add_task("measuring", total=total)

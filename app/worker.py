@@ -262,7 +262,7 @@ class Worker:
     def _first_costs(self, bench: Bench) -> CostTable:
         """A first measure of every bucket, where nobody has calibrated: a single step says more than a guess."""
         counts = sorted({2, self._settings.max_final_rows})
-        return table_of([encode_sample(bench.encoder, 1), *step_samples(bench, counts, 1)])
+        return table_of([encode_sample(bench.encoder), *step_samples(bench, counts)])
 
     def _live_costs(self, role: str, stored: CostTable | None) -> LiveCosts:
         """Named by machine and role: what is measured here is true of here."""

@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=40)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        table = calibrated(Path(folder), rounds=5)
+        table = calibrated(Path(folder))
         buckets = list(table.seconds[Part.STEP])
         load = poisson(
             seed=3,

@@ -34,7 +34,7 @@ READY_S = 120.0
 END_S = 600.0
 
 
-def calibrated(folder: Path, rounds: int = 3) -> CostTable:
+def calibrated(folder: Path, rounds: int = 9) -> CostTable:
     """Measures this machine into the folder, as `firstlight bench calibrate` does."""
     settings = load_settings(data_dir=folder)
     bench = open_bench(settings)

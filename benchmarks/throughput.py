@@ -78,7 +78,7 @@ def main() -> None:
     given = parser.parse_args()
     lines: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        calibrated(Path(folder), rounds=2)
+        calibrated(Path(folder))
         with site(Path(folder)) as context:
             for clients in given.clients:
                 lines.append({"server": "ours", "clients": clients, **ours(context, clients, given.seconds)})

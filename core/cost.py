@@ -16,8 +16,8 @@ from enum import StrEnum
 from itertools import pairwise
 
 ANY = "any"  # stands for the bucket where a part does not depend on it
-WINDOW = 15  # newest measurements of one shape; their median stands, so that an outlier counts for nothing
-PACE_WINDOW = 25  # newest steps of any shape whose median says how fast the device runs now
+WINDOW = 60  # newest measurements of one shape; their median stands, so that an outlier counts for nothing
+PACE_WINDOW = 100  # newest steps of any shape whose median says how fast the device runs now
 TRUSTED = 3  # measurements that outweigh what was stored
 AFTER_BROKEN, AFTER_KEPT = 1.3, 0.99  # caution settles where some 4 of 100 promises are broken
 MOST_CAUTION = 6.0

@@ -33,11 +33,12 @@ from shared_cache.embeddings import ByteLRU
 from shared_cache.objects import DiskObjects
 
 PROMPT = "a lantern on a quiet harbour wall"
+TIMED_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One shape's time. Units: seconds, the median of the rounds."""
+    """One measurement. Units: seconds."""
 
     part: Part
     bucket: str
@@ -76,56 +77,63 @@ def identity_of(model: Model) -> Identity:
 
 
 def calibrate(bench: Bench, max_rows: int, rounds: int) -> Iterator[Sample]:
-    """Every part, bucket and count, one after the other."""
-    yield encode_sample(bench.encoder, rounds)
-    yield from step_samples(bench, range(1, max_rows + 1), rounds)
-    yield from decode_samples(bench, rounds)
-    yield from finish_samples(bench, rounds)
+    """Every part, bucket and count in each round, so that a minute in which the machine is slow weighs on all alike."""
+    for number in range(rounds):
+        yield encode_sample(bench.encoder, number)
+        yield from step_samples(bench, range(1, max_rows + 1))
+        yield from _decode_samples(bench)
+        yield from _finish_samples(bench)
+
+
+def samples_of_a_round(profile: ModelProfile, max_rows: int) -> int:
+    return len(profile.buckets) * (max_rows + profile.limits.max_images) + 3
 
 
 def table_of(samples: Iterable[Sample]) -> CostTable:
-    seconds: dict[Part, dict[str, dict[int, float]]] = {}
+    """The median of each shape's measurements."""
+    measured: dict[tuple[Part, str, int], list[float]] = {}
     for sample in samples:
-        seconds.setdefault(sample.part, {}).setdefault(sample.bucket, {})[sample.count] = sample.seconds
+        measured.setdefault((sample.part, sample.bucket, sample.count), []).append(sample.seconds)
+    seconds: dict[Part, dict[str, dict[int, float]]] = {}
+    for (part, bucket, count), values in measured.items():
+        seconds.setdefault(part, {}).setdefault(bucket, {})[count] = statistics.median(values)
     return CostTable(seconds)
 
 
-def encode_sample(encoder: Encoder, rounds: int) -> Sample:
-    """A prompt and its negative, neither of them in the cache."""
-    fresh = iter(range(10_000))
-    text = f"{PROMPT} {perf_counter()}"
-    return Sample(Part.ENCODE, ANY, 1, _median(lambda: encoder.encode(f"{text} {next(fresh)}"), rounds))
+def encode_sample(encoder: Encoder, number: int = 0) -> Sample:
+    """A prompt that is not in the cache."""
+    text = f"{PROMPT} {perf_counter()} {number}"
+    return Sample(Part.ENCODE, ANY, 1, _seconds(lambda: encoder.encode(text)))
 
 
-def step_samples(bench: Bench, counts: Sequence[int], rounds: int) -> Iterator[Sample]:
-    """Steps of unguided rows, of which each is one network row."""
-    embedding = bench.encoder.encode(PROMPT)
-    for bucket in bench.model.profile.buckets:
+def step_samples(bench: Bench, counts: Sequence[int]) -> Iterator[Sample]:
+    """Steps of unguided rows, of which each is one network row; a batch's first step sets it up and is not timed."""
+    profile, embedding = bench.model.profile, bench.encoder.encode(PROMPT)
+    for bucket in profile.buckets:
         for count in counts:
-            rows = [_row(bench.model.profile, bucket, f"calibrate-{n}", rounds + 1, embedding) for n in range(count)]
-            for row in rows:
-                bench.loop.join(row)
-            times = [_step_s(bench.loop) for _ in range(rounds + 1)]
-            yield Sample(Part.STEP, str(bucket), count, statistics.median(times[1:]))
+            for n in range(count):
+                bench.loop.join(_row(profile, bucket, f"calibrate-{n}", 1 + TIMED_STEPS, embedding))
+            times = [_step_s(bench.loop) for _ in range(1 + TIMED_STEPS)]
+            yield Sample(Part.STEP, str(bucket), count, statistics.fmean(times[1:]))
 
 
-def decode_samples(bench: Bench, rounds: int) -> Iterator[Sample]:
+def _decode_samples(bench: Bench) -> Iterator[Sample]:
     profile = bench.model.profile
     for bucket in profile.buckets:
         for count in range(1, profile.limits.max_images + 1):
             latents = _latents(bench.model, bucket, count)
-            yield Sample(Part.DECODE, str(bucket), count, _median(partial(bench.decoder.decode, latents), rounds))
+            yield Sample(Part.DECODE, str(bucket), count, _seconds(partial(bench.decoder.decode, latents)))
 
 
-def finish_samples(bench: Bench, rounds: int) -> Iterator[Sample]:
+def _finish_samples(bench: Bench) -> Iterator[Sample]:
     """Safety and publish of one picture of the first bucket, with a preview to be compared with."""
     bucket = bench.model.profile.buckets[0]
     picture = bench.decoder.decode(_latents(bench.model, bucket, 1))[0]
-    yield Sample(Part.SAFETY, ANY, 1, _median(lambda: bench.classifier.allows(picture), rounds))
+    yield Sample(Part.SAFETY, ANY, 1, _seconds(lambda: bench.classifier.allows(picture)))
     recipe = _recipe(bench.model.profile, bucket)
     with tempfile.TemporaryDirectory() as folder:
         objects = DiskObjects(Path(folder), b"calibrate" * 4, None)
-        yield Sample(Part.PUBLISH, ANY, 1, _median(lambda: _publish(objects, picture, recipe), rounds))
+        yield Sample(Part.PUBLISH, ANY, 1, _seconds(lambda: _publish(objects, picture, recipe)))
 
 
 def _publish(objects: DiskObjects, picture: Pixels, recipe: Recipe) -> None:
@@ -177,15 +185,10 @@ def _recipe(profile: ModelProfile, bucket: Bucket) -> Recipe:
     )
 
 
-def _median(work: Callable[[], object], rounds: int) -> float:
-    """Seconds of one call, after one that warms up."""
+def _seconds(work: Callable[[], object]) -> float:
+    started_s = perf_counter()
     work()
-    times = []
-    for _ in range(rounds):
-        started_s = perf_counter()
-        work()
-        times.append(perf_counter() - started_s)
-    return statistics.median(times)
+    return perf_counter() - started_s
 
 
 def _processor() -> str:
