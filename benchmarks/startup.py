@@ -12,9 +12,9 @@ import time
 import httpx
 import psutil
 
+from benchmarks.network import free_port
 from benchmarks.report import emit
 from benchmarks.typists import type_together
-from tests.conftest import free_port
 
 
 def main() -> None:

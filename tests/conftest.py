@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,9 +15,10 @@ import httpx
 import pytest
 import redis
 
+from benchmarks.network import free_port
+from benchmarks.s3_server import S3Server
 from shared_cache.connect import connect
 from shared_cache.embedded import EmbeddedRedis
-from tests.s3_server import S3Server
 
 if TYPE_CHECKING:
     from benchmarks.bundle import Parts
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 BUNDLE = ROOT / "models" / "storybook" / "bundle"
 READY_TIMEOUT_S = 300
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class RunningApp:

@@ -9,25 +9,25 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from benchmarks.network import Link
+from benchmarks.s3_server import BUCKET, S3Server
 from tests.asking import TIMEOUT_S, a_preview, a_render, ended
 from tests.conftest import RunningApp
-from tests.forward import Forward
-from tests.s3_server import BUCKET, S3Server
 
 OUTAGE_S = 6.0
 
 
 @pytest.fixture(scope="module")
-def network(s3_server: S3Server) -> Iterator[Forward]:
+def network(s3_server: S3Server) -> Iterator[Link]:
     """Between the app and S3; browsers have a way of their own."""
-    forward = Forward(s3_server.port)
-    yield forward
-    forward.cut()
+    link = Link(s3_server.port)
+    yield link
+    link.close()
 
 
 @pytest.fixture(scope="module")
 def app(
-    tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server, network: Forward, redis_url: str
+    tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server, network: Link, redis_url: str
 ) -> Iterator[RunningApp]:
     settings = {
         "FIRSTLIGHT_S3_BUCKET": BUCKET,
@@ -67,7 +67,7 @@ def test_render_is_published_in_s3_and_read_there(http: httpx.Client, s3_server:
     assert http.get(f"/api/v1/renders/{found['id']}").json()["images"] == [image]
 
 
-def test_outage_while_a_render_finishes_is_waited_out(http: httpx.Client, network: Forward) -> None:
+def test_outage_while_a_render_finishes_is_waited_out(http: httpx.Client, network: Link) -> None:
     network.cut()
     render_id = a_render(http, prompt="a boat", seed=3, steps=4)
     while http.get(f"/api/v1/renders/{render_id}").json()["state"] != "checking":

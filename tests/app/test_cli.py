@@ -27,10 +27,11 @@ from app.fleet import row_of
 from app.output import numbered, write_picture
 from app.roles import ROLES
 from app.verbs import parse_styles
+from benchmarks.network import free_port
 from core.errors import InvalidInput
 from core.render import State
 from tests.app.conftest import Web
-from tests.conftest import ROOT, free_port
+from tests.conftest import ROOT
 
 run = CliRunner().invoke
 

@@ -11,9 +11,9 @@ import redis
 from typer.testing import CliRunner
 
 from app.cli import app
+from benchmarks.network import free_port
 from shared_cache.registry import Registry, new_worker_id
 from tests.app.conftest import Web
-from tests.conftest import free_port
 
 HERE = os.uname().nodename
 NOWHERE = "redis://127.0.0.1:1"

@@ -12,7 +12,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.conftest import ROOT, free_port
+from benchmarks.network import free_port
+from tests.conftest import ROOT
 
 CONF = ROOT / "deploy" / "nginx.conf"
 PICTURES = ROOT / "deploy" / "nginx-pictures.conf"

@@ -13,13 +13,13 @@ import pytest
 import redis
 
 from benchmarks.bundle import Parts
+from benchmarks.network import Link
+from benchmarks.s3_server import BUCKET, S3Server
 from core.render import State
 from core.settings import Settings
 from sampling.safety import ImageClassifier
 from shared_cache.objects import DiskObjects, open_objects
 from tests.final_engine.conftest import FinalPath
-from tests.forward import Forward
-from tests.s3_server import BUCKET, S3Server
 
 
 def test_done_render_is_measured_whole(path: FinalPath) -> None:
@@ -81,22 +81,22 @@ def test_outage_of_s3_delays_a_render_and_loses_nothing(
     s3: S3Server,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    forward = Forward(s3.port)
+    link = Link(s3.port)
     prefix = f"{uuid.uuid4().hex}/"
     settings = Settings(
-        s3_bucket=BUCKET, s3_endpoint=forward.endpoint, s3_public_endpoint=s3.public_endpoint, s3_prefix=prefix
+        s3_bucket=BUCKET, s3_endpoint=link.endpoint, s3_public_endpoint=s3.public_endpoint, s3_prefix=prefix
     )
     objects = open_objects(settings, writes=True)
     path = FinalPath(client, parts, classifier, tmp_path, objects=objects).start()
-    forward.cut()
+    link.cut()
     record = path.submit(seed=3, n=2)
     path.tick_until(lambda: "waits in stage finish" in caplog.text)
     assert path.look(record).state is State.CHECKING
-    threading.Timer(1.0, forward.mend).start()
+    threading.Timer(1.0, link.mend).start()
     (done,) = path.ended(record)
     path.close()
     assert done.state is State.DONE and (done.attempt, len(done.images)) == (1, 2)
     for image in done.images:
         picture = httpx.get(objects.sign(str(image["key"]), 60, time.time()), trust_env=False).content
         assert hashlib.sha256(picture).hexdigest() == image["sha256"]
-    forward.cut()
+    link.close()

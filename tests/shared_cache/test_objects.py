@@ -18,10 +18,10 @@ from fastapi.testclient import TestClient
 
 from app import errors, wants
 from app import objects as route
+from benchmarks.s3_server import BUCKET, S3Server
 from core.errors import InvalidInput, NotFound
 from core.settings import Settings
 from shared_cache.objects import DiskObjects, Objects, disposition, open_objects
-from tests.s3_server import BUCKET, S3Server
 
 KEY, PREVIEW = "renders/0197-Ab_c/0.png", "renders/0197-Ab_c/preview.jpg"
 REFUSED = (403, 404, 422)

@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
+from benchmarks.network import Link, free_port
+from benchmarks.s3_server import BUCKET, READER, WRITER, WRITERS_PREFIX, S3Server
 from core.errors import InvalidInput, StartupError, Unavailable
 from core.settings import Settings
 from shared_cache import s3_objects
 from shared_cache.s3_objects import RULE, S3Objects, bucket_url, open_s3
-from tests.conftest import ROOT, free_port
-from tests.forward import Forward
-from tests.s3_server import BUCKET, READER, WRITER, WRITERS_PREFIX, S3Server
+from tests.conftest import ROOT
 
 KEY = "renders/0197-Ab_c/0.png"
 
@@ -35,10 +35,10 @@ def log_in(monkeypatch: pytest.MonkeyPatch, server: S3Server, who: tuple[str, st
 
 
 @pytest.fixture
-def forward(s3: S3Server) -> Iterator[Forward]:
-    forward = Forward(s3.port)
-    yield forward
-    forward.cut()
+def link(s3: S3Server) -> Iterator[Link]:
+    link = Link(s3.port)
+    yield link
+    link.close()
 
 
 def test_link_is_signed_for_the_public_host_and_for_no_other(s3: S3Server) -> None:
@@ -153,13 +153,11 @@ def test_who_may_not_write_is_told_at_start_where_pictures_are_written(
     assert "s3:PutObject" in caught.value.remedy
 
 
-def test_outage_is_told_once_and_over_when_it_is(
-    s3: S3Server, forward: Forward, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_outage_is_told_once_and_over_when_it_is(s3: S3Server, link: Link, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "shared_cache")
-    objects = opened(s3, s3_endpoint=forward.endpoint, s3_public_endpoint=s3.endpoint)
+    objects = opened(s3, s3_endpoint=link.endpoint, s3_public_endpoint=s3.endpoint)
     objects.put(KEY, b"before", "image/png")
-    forward.cut()
+    link.cut()
     for _ in range(2):
         began_s = time.monotonic()
         with pytest.raises(Unavailable, match="cannot be reached") as caught:
@@ -169,7 +167,7 @@ def test_outage_is_told_once_and_over_when_it_is(
         objects.get(KEY)
     url = objects.sign(KEY, 60, time.time())  # asks nobody
     assert httpx.get(url, trust_env=False).content == b"before"
-    forward.mend()
+    link.mend()
     objects.put(KEY, b"after", "image/png")
     assert objects.get(KEY) == b"after"
     assert caplog.text.count("does not answer") == 1 and caplog.text.count("answers again") == 1
@@ -177,12 +175,12 @@ def test_outage_is_told_once_and_over_when_it_is(
 
 
 def test_store_that_hangs_is_given_up_in_bounded_time(
-    s3: S3Server, forward: Forward, monkeypatch: pytest.MonkeyPatch
+    s3: S3Server, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3_objects, "READ_TIMEOUT_S", 0.3)
-    objects = opened(s3, s3_endpoint=forward.endpoint)
+    objects = opened(s3, s3_endpoint=link.endpoint)
     objects.put(KEY, b"before", "image/png")
-    forward.delay_s = 20.0
+    link.delay_s = 20.0
     began_s = time.monotonic()
     with pytest.raises(Unavailable):
         objects.put(KEY, b"meanwhile", "image/png")

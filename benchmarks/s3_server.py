@@ -1,4 +1,4 @@
-"""A real S3 server for tests: SeaweedFS on free ports."""
+"""A real S3 server for benchmarks and tests: SeaweedFS on free ports."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+from benchmarks.network import free_port
 
 BUCKET, REGION = "pictures", "us-east-1"
 OWNER, WRITER, READER = (("OWNER", "owner-secret"), ("WRITER", "writer-secret"), ("READER", "reader-secret"))
@@ -113,14 +115,12 @@ def _free_ports(count: int) -> list[int]:
     """Ports whose gRPC twin is free too."""
     found: list[int] = []
     while len(found) < count:
-        with socket.socket() as probe, socket.socket() as twin:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-            if port + GRPC_APART > 65535 or port in found:
-                continue
+        port = free_port()
+        with socket.socket() as twin:
             try:
                 twin.bind(("127.0.0.1", port + GRPC_APART))
-            except OSError:
+            except (OSError, OverflowError):  # taken, or beyond the last port
                 continue
+        if port not in found:
             found.append(port)
     return found
