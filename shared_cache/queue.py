@@ -131,8 +131,8 @@ class Lanes(Reader):
     def tidy(self) -> int:
         """Drops entries that belong to no render, a few hundred a call; returns how many."""
         total = 0
-        for lane, after in self._tidied.items():
-            last, dropped = self._tidy(keys=[lane], args=[self._group, after, TIDIED])
+        asked: list[str | int] = [self._group, TIDIED, *self._tidied.values()]
+        for lane, (last, dropped) in zip(self._streams, self._tidy(keys=self._streams, args=asked), strict=True):
             self._tidied[lane] = last.decode()
             total += len(dropped)
             for entry_id in dropped:

@@ -120,19 +120,25 @@ return {redis.call('ZCARD', 'fl:open'), redis.call('ZCOUNT', 'fl:queue', '-inf',
 )
 
 TIDY = """
--- KEYS: lane. ARGV: group, entry to begin after, how many to look at. Drops what no render calls its entry.
-local from = ARGV[2] == '' and '-' or '(' .. ARGV[2]
-local dropped, last = {}, ''
-for _, entry in ipairs(redis.call('XRANGE', KEYS[1], from, '+', 'COUNT', ARGV[3])) do
-  last = entry[1]
-  local fields = {}
-  for f = 1, #entry[2], 2 do fields[entry[2][f]] = entry[2][f + 1] end
-  local at = redis.call('HMGET', 'fl:render:' .. (fields['id'] or ''), 'stream', 'entry')
-  if at[1] ~= KEYS[1] or at[2] ~= entry[1] then
-    redis.pcall('XACK', KEYS[1], ARGV[1], entry[1])
-    redis.call('XDEL', KEYS[1], entry[1])
-    dropped[#dropped + 1] = entry[1]
+-- KEYS: lanes. ARGV: group, how many to look at, then of each lane the entry to begin after. Drops what no render calls
+-- its entry. Returns of each lane the last that was looked at, and those that were dropped.
+local function tidy(lane, after)
+  local dropped, last = {}, ''
+  for _, entry in ipairs(redis.call('XRANGE', lane, after == '' and '-' or '(' .. after, '+', 'COUNT', ARGV[2])) do
+    last = entry[1]
+    local fields = {}
+    for f = 1, #entry[2], 2 do fields[entry[2][f]] = entry[2][f + 1] end
+    local at = redis.call('HMGET', 'fl:render:' .. (fields['id'] or ''), 'stream', 'entry')
+    if at[1] ~= lane or at[2] ~= last then
+      redis.pcall('XACK', lane, ARGV[1], last)
+      redis.call('XDEL', lane, last)
+      dropped[#dropped + 1] = last
+    end
   end
+  return {last, dropped}
 end
-return {last, dropped}
+
+local tidied = {}
+for index, lane in ipairs(KEYS) do tidied[index] = tidy(lane, ARGV[2 + index]) end
+return tidied
 """

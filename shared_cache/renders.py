@@ -72,16 +72,13 @@ class Renders:
 
     def progress(self, render_id: str, attempt: int, step: int, batch_size: int) -> bool:
         """Notes a finished step; False means stop: cancelled, over, gone or fenced."""
-        return bool(self._progress(args=[render_id, attempt, step, batch_size]))
+        return self.progress_many([(render_id, attempt, step, batch_size)])[0]
 
     def progress_many(self, steps: Sequence[tuple[str, int, int, int]]) -> list[bool]:
         """progress for many in one round trip; each is (render_id, attempt, step, batch_size)."""
         if not steps:
             return []
-        with self._client.pipeline(transaction=False) as pipe:
-            for step in steps:
-                self._progress(args=step, client=pipe)
-            return [bool(reply) for reply in pipe.execute()]
+        return [bool(wanted) for wanted in self._progress(args=[field for step in steps for field in step])]
 
     def cancel(self, render_id: str) -> Record:
         """Cancels at once wherever the render is; again, or after the end, changes nothing.

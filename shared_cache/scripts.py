@@ -185,14 +185,19 @@ return 1
 PROGRESS = (
     RENDER_PRELUDE
     + """
--- ARGV: id, attempt, step, batch size
-local id, attempt, step, batch = unpack(ARGV, 1, 4)
-if not writable(id, attempt) then return 0 end
-local key = 'fl:render:' .. id
-local sizes = redis.call('HGET', key, 'batch_sizes')
-redis.call('HSET', key, 'step', step, 'batch_sizes', sizes == '' and batch or sizes .. ',' .. batch)
-emit(id, {type='progress', batch_size=tonumber(batch)})
-return 1
+-- ARGV: of each render: id, attempt, step, batch size. Returns of each whether it is wanted.
+local function progress(id, attempt, step, batch)
+  if not writable(id, attempt) then return 0 end
+  local key = 'fl:render:' .. id
+  local sizes = redis.call('HGET', key, 'batch_sizes')
+  redis.call('HSET', key, 'step', step, 'batch_sizes', sizes == '' and batch or sizes .. ',' .. batch)
+  emit(id, {type='progress', batch_size=tonumber(batch)})
+  return 1
+end
+
+local wanted = {}
+for i = 1, #ARGV, 4 do wanted[#wanted + 1] = progress(unpack(ARGV, i, i + 3)) end
+return wanted
 """
 )
 
