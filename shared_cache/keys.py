@@ -19,6 +19,8 @@ LANE_PREFIX = "fl:lane:"
 STAGE_PREFIX = "fl:stage:"
 LATENTS_PREFIX = "fl:latents:"
 EMBEDDING_PREFIX = "fl:embedding:"
+WORKER_PREFIX = "fl:worker:"
+METRICS_PREFIX = "fl:metrics:"
 
 
 def mail(session: str) -> str:
@@ -68,14 +70,6 @@ def costs(model_version: str) -> str:
 def idempotency(owner: str, key: str) -> str:
     """The caller's key stands hashed: any length and any characters fit, and owners cannot collide."""
     return f"fl:idem:{owner}:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
-
-
-def worker(worker_id: str) -> str:
-    return f"fl:worker:{worker_id}"
-
-
-def metrics(process_id: str) -> str:
-    return f"fl:metrics:{process_id}"
 
 
 def lane(priority: str, bucket: str | Bucket) -> str:

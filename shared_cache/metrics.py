@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import redis
 
 from core.profile import Bucket
 from shared_cache import keys
 from shared_cache.lanes import FINAL_GROUP, STANDARD, decode_stage
+from shared_cache.members import TTL_S, Members
 
-TTL_S = 10.0  # a process publishes every few seconds; one that died is gone after this
 MAILBOX = "mailbox"
 
 LOOK = """
@@ -64,19 +63,14 @@ class Board:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
+        self._members = Members(client, keys.METERED, keys.METRICS_PREFIX)
         self._look = client.register_script(LOOK)
 
     def publish(self, process_id: str, text: str, ttl_s: float = TTL_S) -> None:
-        with self._client.pipeline() as pipe:
-            pipe.set(keys.metrics(process_id), text, px=max(1, int(ttl_s * 1000)))
-            pipe.sadd(keys.METERED, process_id)
-            pipe.execute()
+        self._members.say(process_id, text, ttl_s)
 
     def withdraw(self, process_id: str) -> None:
-        with self._client.pipeline() as pipe:
-            pipe.delete(keys.metrics(process_id))
-            pipe.srem(keys.METERED, process_id)
-            pipe.execute()
+        self._members.leave(process_id)
 
     def look(self, buckets: Sequence[str | Bucket], model: str, priorities: Sequence[str] = (STANDARD,)) -> Look:
         """Everything that was published, and how deep these buckets' lanes and the model's mailbox and stages are."""
@@ -92,19 +86,9 @@ class Board:
             pipe.zrange(ready, 0, 0, withscores=True)
             pipe.time()
             pipe.zcard(keys.OPEN)
-            pipe.smembers(keys.METERED)
-            looks, mail, first, now, open_renders, processes = pipe.execute()
+            looks, mail, first, now, open_renders = pipe.execute()
         oldest_s = max(0.0, now[0] + now[1] / 1e6 - first[0][1]) if first else 0.0
         depths = [Depth("preview", MAILBOX, mail, 0, oldest_s)]
         for (pool, lane, _), (waiting, held, oldest_ms) in zip(places, looks, strict=True):
             depths.append(Depth(pool, lane, waiting, held, oldest_ms / 1000))
-        return Look(self._texts(sorted(name.decode() for name in processes)), depths, open_renders)
-
-    def _texts(self, processes: Sequence[str]) -> dict[str, str]:
-        if not processes:
-            return {}
-        found = cast("list[bytes | None]", self._client.mget([keys.metrics(name) for name in processes]))
-        gone = [name for name, text in zip(processes, found, strict=True) if text is None]
-        if gone:  # a process that only paused is added again when it publishes next
-            self._client.srem(keys.METERED, *gone)
-        return {name: text.decode() for name, text in zip(processes, found, strict=True) if text is not None}
+        return Look(self._members.living(), depths, open_renders)

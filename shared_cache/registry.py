@@ -8,12 +8,13 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, cast
+from typing import Any
 
 import redis
 
 from core.recipe import model_name
 from shared_cache import keys
+from shared_cache.members import TTL_S, Members
 
 ANY_MODEL = frozenset({"finish"})  # roles that see pixels alone
 
@@ -31,22 +32,15 @@ class Registry:
     """Workers announce themselves again and again; one that stops is gone after its ttl."""
 
     def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
-        self._client = client
+        self._members = Members(client, keys.WORKERS, keys.WORKER_PREFIX)
         self._clock = clock
 
-    def announce(self, worker_id: str, info: Mapping[str, Any], ttl_s: float = 10) -> None:
+    def announce(self, worker_id: str, info: Mapping[str, Any], ttl_s: float = TTL_S) -> None:
         """Writes info (docs/api.md lists it); `ready` is a bool or the list of the roles that are."""
-        body = json.dumps({**info, "id": worker_id, "seen_s": self._clock()})
-        with self._client.pipeline() as pipe:
-            pipe.set(keys.worker(worker_id), body, px=max(1, int(ttl_s * 1000)))
-            pipe.sadd(keys.WORKERS, worker_id)
-            pipe.execute()
+        self._members.say(worker_id, json.dumps({**info, "id": worker_id, "seen_s": self._clock()}), ttl_s)
 
     def withdraw(self, worker_id: str) -> None:
-        with self._client.pipeline() as pipe:
-            pipe.delete(keys.worker(worker_id))
-            pipe.srem(keys.WORKERS, worker_id)
-            pipe.execute()
+        self._members.leave(worker_id)
 
     def withdraw_process(self, pid: int) -> None:
         """Withdraws the workers of a process of this machine that ended without doing so itself."""
@@ -56,19 +50,12 @@ class Registry:
 
     def clear(self) -> None:
         """Forgets everybody, as after a restart; who lives announces itself again."""
-        for member in cast(set[bytes], self._client.smembers(keys.WORKERS)):
-            self.withdraw(member.decode())
+        for worker_id in self._members.living():
+            self.withdraw(worker_id)
 
     def workers(self) -> list[dict[str, Any]]:
         """What the living ones announced last, by id."""
-        ids = sorted(member.decode() for member in cast(set[bytes], self._client.smembers(keys.WORKERS)))
-        if not ids:
-            return []
-        bodies = cast(list[bytes | None], self._client.mget([keys.worker(worker_id) for worker_id in ids]))
-        gone = [worker_id for worker_id, body in zip(ids, bodies, strict=True) if body is None]
-        if gone:  # a worker that only paused is added again by its next announcement
-            self._client.srem(keys.WORKERS, *gone)
-        return [json.loads(body) for body in bodies if body is not None]
+        return [json.loads(body) for body in self._members.living().values()]
 
     def ready(self, role: str, model: str) -> list[dict[str, Any]]:
         """The living workers that are ready for work in this role that asks for this model."""

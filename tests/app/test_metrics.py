@@ -68,7 +68,7 @@ def test_this_process_is_there_once_though_it_publishes_too(web: Web, client: ht
 
 
 def test_web_process_publishes_for_the_others(web: Web) -> None:
-    key, deadline_s = keys.metrics(web.context.process_id), time.monotonic() + 10
+    key, deadline_s = keys.METRICS_PREFIX + web.context.process_id, time.monotonic() + 10
     while not web.context.redis.exists(key):
         assert time.monotonic() < deadline_s
         time.sleep(0.05)

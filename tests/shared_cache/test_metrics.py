@@ -36,7 +36,7 @@ def test_text_of_a_process_that_fell_silent_is_gone(client: redis.Redis) -> None
     assert board.look([BUCKET], MODEL).texts == {}
     assert client.smembers(keys.METERED) == set()
     board.publish("one", "a 1\n")
-    assert 5 < client.ttl(keys.metrics("one")) <= 10
+    assert 5 < client.ttl(keys.METRICS_PREFIX + "one") <= 10
 
 
 def test_nothing_waits_in_an_empty_queue(client: redis.Redis) -> None:
