@@ -6,6 +6,7 @@ Keys are made of a render's id and a number, never of anything typed; every key 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import hmac
 import os
@@ -17,6 +18,7 @@ from typing import Protocol
 
 from core.errors import InvalidInput, NotFound, StartupError
 from core.settings import Settings
+from shared_cache.outage import Fault, Outage
 
 KEY = re.compile(r"renders/[A-Za-z0-9_-]{1,64}/(?:[0-9]{1,3}\.png|preview\.jpg)", re.ASCII)
 CONTENT_TYPES = {".png": "image/png", ".jpg": "image/jpeg"}
@@ -51,10 +53,19 @@ def open_objects(settings: Settings, writes: bool) -> Objects:
     Raises: StartupError when it cannot be used.
     """
     if settings.s3_bucket is None:
-        return DiskObjects(settings.data_dir / "objects", load_secret(settings.data_dir), settings.public_url)
+        return _open_disk(settings)
     from shared_cache.s3_objects import open_s3  # brings boto3, which takes a while and which the disk does not need
 
     return open_s3(settings, writes)
+
+
+def _open_disk(settings: Settings) -> DiskObjects:
+    try:
+        secret = load_secret(settings.data_dir)
+    except OSError as error:
+        fault = explain(error, settings.data_dir)
+        raise StartupError(fault.cause, fault.remedy) from error
+    return DiskObjects(settings.data_dir / "objects", secret, settings.public_url)
 
 
 def check_key(key: str) -> None:
@@ -87,10 +98,18 @@ class DiskObjects:
         self._root = Path(root).resolve()
         self._secret = secret
         self._public_url = (public_url or "").rstrip("/")
+        self._outage = Outage()
 
     def put(self, key: str, data: bytes, content_type: str) -> None:
         check_content_type(key, content_type)
         path = self._place(key)
+        try:
+            self._write(key, path, data)
+        except OSError as error:
+            raise self._outage.failed(explain(error, self._root)) from error
+        self._outage.worked()
+
+    def _write(self, key: str, path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._place(key)  # again, now that its folders are there: none of them may lead outside
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
@@ -105,7 +124,11 @@ class DiskObjects:
         _sync_folder(path.parent)
 
     def get(self, key: str) -> bytes:
-        return self.open(key).read_bytes()
+        path = self.open(key)
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise self._outage.failed(explain(error, self._root)) from error
 
     def open(self, key: str) -> Path:
         """The object's file.
@@ -147,6 +170,14 @@ class DiskObjects:
 
     def _signature(self, key: str, expires: int) -> str:
         return hmac.new(self._secret, f"{key}\n{expires}".encode(), hashlib.sha256).hexdigest()
+
+
+def explain(error: OSError, folder: Path) -> Fault:
+    """Of an error of the disk's."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Fault(f"the disk that holds {folder} is full", "free space there, or keep pictures in S3", "is full")
+    allow = f"let this process write to {folder}, or name another folder with FIRSTLIGHT_DATA_DIR"
+    return Fault(f"{folder} cannot be used: {error.strerror}", allow, "cannot be written to")
 
 
 def load_secret(data_dir: Path) -> bytes:

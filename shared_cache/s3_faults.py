@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from botocore.exceptions import ClientError, NoCredentialsError, ParamValidationError
+
+from shared_cache.outage import Fault
 
 ENDPOINT = "start it, or correct FIRSTLIGHT_S3_ENDPOINT"
 LOGIN = "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile or role in use"
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    cause: str
-    remedy: str
 
 
 def explain(error: Exception, endpoint: str, bucket: str) -> Fault:

@@ -6,7 +6,6 @@ Only processes that keep pictures in S3 import this module, since boto3 takes a 
 from __future__ import annotations
 
 import logging
-import threading
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -15,10 +14,11 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from core.errors import NotFound, StartupError, Unavailable
+from core.errors import NotFound, StartupError
 from core.settings import Settings
 from shared_cache.objects import check_content_type, check_key, content_type_of, disposition
-from shared_cache.s3_faults import LOGIN, Fault, explain
+from shared_cache.outage import Outage, StoreAway
+from shared_cache.s3_faults import LOGIN, explain
 from shared_cache.sigv4 import LONGEST_S, Login, presign
 
 log = logging.getLogger(__name__)
@@ -42,8 +42,7 @@ class S3Objects:
         self._bucket = bucket
         self._prefix = prefix
         self._base_url = base_url
-        self._away = False
-        self._lock = threading.Lock()
+        self._outage = Outage()
 
     def put(self, key: str, data: bytes, content_type: str) -> None:
         check_content_type(key, content_type)
@@ -117,27 +116,10 @@ class S3Objects:
             getattr(self._client, method)(Bucket=self._bucket, **asked)
         except (BotoCoreError, ClientError) as error:
             raise self._unavailable(error) from error
-        with self._lock:
-            came_back, self._away = self._away, False
-        if came_back:
-            log.info("the object store answers again")
+        self._outage.worked()
 
     def _unavailable(self, error: Exception) -> StoreAway:
-        """The typed failure; an outage is told once, when it begins."""
-        fault = explain(error, self._client.meta.endpoint_url, self._bucket)
-        with self._lock:
-            known, self._away = self._away, True
-        if not known:
-            log.warning("pictures cannot be stored: %s; what to do: %s", fault.cause, fault.remedy)
-        return StoreAway(fault)
-
-
-class StoreAway(Unavailable):
-    """Its message is for those who ask for pictures; fault is for those who run the app."""
-
-    def __init__(self, fault: Fault) -> None:
-        super().__init__("the store of the pictures cannot be reached; try again later")
-        self.fault = fault
+        return self._outage.failed(explain(error, self._client.meta.endpoint_url, self._bucket))
 
 
 def open_s3(settings: Settings, writes: bool) -> S3Objects:
@@ -157,18 +139,19 @@ def open_s3(settings: Settings, writes: bool) -> S3Objects:
         raise StartupError(f"no credentials for S3: {error}", LOGIN) from error
     if known is None:
         raise StartupError(f"no credentials for the S3 bucket {settings.s3_bucket}", LOGIN)
-    _try_out(_store(settings, session, known, attempts=1), settings, writes)
-    return _store(settings, session, known, ATTEMPTS)
+    objects = _store(settings, session, known)
+    _try_out(objects, settings, writes)
+    return objects
 
 
-def _store(settings: Settings, session: Any, credentials: Any, attempts: int) -> S3Objects:
+def _store(settings: Settings, session: Any, credentials: Any) -> S3Objects:
     bucket = settings.s3_bucket
     assert bucket is not None
     endpoint = _host_of("FIRSTLIGHT_S3_ENDPOINT", settings.s3_endpoint)
     public = _host_of("FIRSTLIGHT_S3_PUBLIC_ENDPOINT", settings.s3_public_endpoint)
     region = session.region_name or DEFAULT_REGION
     try:
-        client = session.client("s3", region_name=region, endpoint_url=endpoint, config=_config(endpoint, attempts))
+        client = session.client("s3", region_name=region, endpoint_url=endpoint, config=_config(endpoint))
     except (BotoCoreError, ValueError) as error:
         raise StartupError(f"the S3 settings cannot be used: {error}", "correct FIRSTLIGHT_S3_*") from error
     base_url = bucket_url(public or endpoint, client.meta.endpoint_url, bucket)
@@ -187,13 +170,13 @@ def _try_out(objects: S3Objects, settings: Settings, writes: bool) -> None:
             log.warning("pictures will not expire: the bucket's lifecycle rule was not set: %s", error.fault.cause)
 
 
-def _config(endpoint: str | None, attempts: int) -> Config:
+def _config(endpoint: str | None) -> Config:
     """Services that are not Amazon's know buckets by path, and not all of them its newer checksums."""
     return Config(
         signature_version="s3v4",
         connect_timeout=CONNECT_TIMEOUT_S,
         read_timeout=READ_TIMEOUT_S,
-        retries={"mode": "standard", "total_max_attempts": attempts},
+        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
         max_pool_connections=CONNECTIONS,
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",

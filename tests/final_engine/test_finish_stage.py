@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import threading
 import time
 import uuid
@@ -100,3 +102,19 @@ def test_outage_of_s3_delays_a_render_and_loses_nothing(
         picture = httpx.get(objects.sign(str(image["key"]), 60, time.time()), trust_env=False).content
         assert hashlib.sha256(picture).hexdigest() == image["sha256"]
     link.close()
+
+
+def test_full_disk_delays_a_render_and_loses_nothing(
+    path: FinalPath, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", full)
+        record = path.submit(seed=3, n=2)
+        path.tick_until(lambda: "waits in stage finish: the store of the pictures is full" in caplog.text)
+        assert path.look(record).state is State.CHECKING
+    (done,) = path.ended(record)
+    assert done.state is State.DONE and (done.attempt, len(done.images)) == (1, 2)
+    assert caplog.text.count("free space there") == 1

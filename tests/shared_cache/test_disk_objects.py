@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from core.errors import InvalidInput, NotFound, StartupError
-from shared_cache.objects import DiskObjects, load_secret
+from core.errors import InvalidInput, NotFound, StartupError, Unavailable
+from core.settings import Settings
+from shared_cache.objects import DiskObjects, load_secret, open_objects
 
 KEY = "renders/0197-Ab_c/0.png"
 
@@ -27,17 +31,48 @@ def signed(url: str) -> tuple[str, str, str]:
     return parts.path.removeprefix("/objects/"), query["expires"][0], query["signature"][0]
 
 
-def test_half_written_object_leaves_the_earlier_one(objects: DiskObjects, monkeypatch: pytest.MonkeyPatch) -> None:
+def refusing(number: int) -> Callable[[int], None]:
+    def refuse(handle: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("number", "state", "words"),
+    [
+        (errno.ENOSPC, "is full", ("is full", "free space there")),
+        (errno.EROFS, "cannot be written to", ("Read-only file system", "FIRSTLIGHT_DATA_DIR")),
+    ],
+)
+def test_disk_that_takes_nothing_is_told_once_and_leaves_the_earlier_object(
+    objects: DiskObjects,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+    state: str,
+    words: tuple[str, str],
+) -> None:
+    caplog.set_level(logging.INFO, "shared_cache")
     objects.put(KEY, b"whole", "image/png")
-
-    def full(handle: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        objects.put(KEY, b"other", "image/png")
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", refusing(number))
+        for _ in range(2):
+            with pytest.raises(Unavailable, match=f"the store of the pictures {state}"):
+                objects.put(KEY, b"other", "image/png")
+    (told,) = caplog.messages
+    assert all(word in told for word in words)
     assert objects.open(KEY).read_bytes() == b"whole"
     assert [path.name for path in objects.open(KEY).parent.iterdir()] == ["0.png"]
+    objects.put(KEY, b"later", "image/png")
+    assert objects.get(KEY) == b"later" and caplog.messages[1:] == ["pictures can be stored again"]
+
+
+def test_data_folder_that_cannot_be_written_is_named_at_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", refusing(errno.ENOSPC))
+    with pytest.raises(StartupError, match="is full") as caught:
+        open_objects(Settings(data_dir=tmp_path), writes=True)
+    assert str(tmp_path) in caught.value.cause and "free space" in caught.value.remedy
 
 
 def test_readers_never_see_a_part_while_writers_replace(objects: DiskObjects) -> None:

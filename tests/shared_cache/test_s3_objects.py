@@ -8,8 +8,10 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
+import botocore.auth
 import httpx
 import pytest
 
@@ -170,8 +172,29 @@ def test_outage_is_told_once_and_over_when_it_is(s3: S3Server, link: Link, caplo
     link.mend()
     objects.put(KEY, b"after", "image/png")
     assert objects.get(KEY) == b"after"
-    assert caplog.text.count("does not answer") == 1 and caplog.text.count("answers again") == 1
+    assert caplog.text.count("does not answer") == 1 and caplog.text.count("can be stored again") == 1
     assert "FIRSTLIGHT_S3_ENDPOINT" in caplog.text
+
+
+def test_bucket_that_is_deleted_is_named_with_its_remedy(s3: S3Server, caplog: pytest.LogCaptureFixture) -> None:
+    s3.make_bucket("short-lived")
+    objects = opened(s3, s3_bucket="short-lived")
+    objects.put(KEY, b"png", "image/png")
+    bucket = s3.client()
+    for found in bucket.list_objects_v2(Bucket="short-lived")["Contents"]:
+        bucket.delete_object(Bucket="short-lived", Key=found["Key"])
+    bucket.delete_bucket(Bucket="short-lived")
+    with pytest.raises(Unavailable):
+        objects.put(KEY, b"png", "image/png")
+    assert "has no bucket short-lived; what to do: create it" in caplog.text
+
+
+def test_clock_that_is_off_is_named_with_its_remedy(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = botocore.auth.get_current_datetime
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: now() + timedelta(minutes=20))
+    with pytest.raises(StartupError, match="another time than this machine") as caught:
+        opened(s3)
+    assert "set this machine's clock" in caught.value.remedy
 
 
 def test_store_that_hangs_is_given_up_in_bounded_time(
