@@ -22,10 +22,10 @@ from app.asking import ANSWER_TIMEOUT_S
 from app.context import Context, open_context
 from app.gradio_api import endpoints
 from app.limits import BodyLimit
-from app.overdue import Overdue
 from app.owners import OwnerCookie
 from app.page.blocks import STATIC_DIR, build_page, mount_kwargs
 from app.proxies import Manifest, SubPath
+from app.sweeper import Sweeper
 from core.settings import Settings
 from shared_cache.events import Tail
 
@@ -70,12 +70,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     context.router.start(loop)
     tail = Tail(context.redis)
     tail.start(context.pulses.pulse)
-    overdue = Overdue(context.renders, context.clock, context.metrics)
-    overdue.start()
+    sweeper = Sweeper(context.renders, context.registry, context.clock, context.metrics)
+    sweeper.start()
     publishing = asyncio.create_task(metrics.publish(context))
     yield
     publishing.cancel()
-    await asyncio.to_thread(overdue.stop)
+    await asyncio.to_thread(sweeper.stop)
     await asyncio.to_thread(tail.stop)
     await asyncio.to_thread(context.router.stop)
 

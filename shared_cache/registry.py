@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import redis
@@ -64,6 +64,12 @@ class Registry:
     def ready_counts(self, model: str) -> Counter[str]:
         """How many living workers are ready for work that asks for this model, by role."""
         return Counter(role for worker in self.workers() for role in ready_of(worker) if _serves(worker, role, model))
+
+
+def lacks(workers: Sequence[Mapping[str, Any]], role: str, model: str) -> bool:
+    """Whether these workers have the role, and none of them for what asks for this model."""
+    staff = [worker for worker in workers if role in worker.get("roles", ())]
+    return bool(staff) and not any(_serves(worker, role, model) for worker in staff)
 
 
 def _serves(worker: Mapping[str, Any], role: str, model: str) -> bool:

@@ -146,9 +146,9 @@ class Renders:
             raise Conflict(KEY_REUSED, field="Idempotency-Key")
         return record
 
-    def unfinished(self) -> list[Record]:
-        """Every render that has not ended, in order of creation."""
-        ids = cast(list[bytes], self._client.zrange(keys.OPEN, 0, -1))
+    def unfinished(self, limit: int = 0) -> list[Record]:
+        """Renders that have not ended, in order of creation: the first of them, or all where no limit is given."""
+        ids = cast(list[bytes], self._client.zrange(keys.OPEN, 0, limit - 1))
         return [record for record in self._records([name.decode() for name in ids]) if record is not None]
 
     def position(self, render_id: str) -> int | None:

@@ -1,0 +1,80 @@
+"""Ends renders that no worker will: overdue while they waited, or asked of a model that no worker has any more."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import redis
+
+from core.errors import Unavailable
+from core.metrics import Metrics
+from core.render import State
+from final_engine.ends import fail, reject
+from shared_cache.connect import trouble
+from shared_cache.registry import Registry, lacks
+from shared_cache.renders import Record, Renders
+
+log = logging.getLogger(__name__)
+LOOK_EVERY_S = 1.0
+MODEL_PATIENCE_S = 900.0  # below the time that latents are kept
+OLDEST = 20  # renders that are looked at a time; who waits in vain is soon among these
+ROLE = {State.QUEUED: "final", State.RUNNING: "final", State.DECODING: "decode", State.CHECKING: "finish"}
+TOO_LATE = {"code": "deadline", "message": "its deadline passed while it waited; ask again with a later one"}
+
+
+class Sweeper:
+    """One thread of the web process; several processes may do it side by side. clock: as the records' deadlines."""
+
+    def __init__(self, renders: Renders, registry: Registry, clock: Callable[[], float], metrics: Metrics) -> None:
+        self._renders = renders
+        self._registry = registry
+        self._metrics = metrics
+        self._clock = clock
+        self._missed_s: dict[tuple[str, str], float] = {}  # since when nobody has this role for this model
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def sweep(self) -> None:
+        self._end_overdue()
+        self._end_stranded()
+
+    def _end_overdue(self) -> None:
+        """Rejects what still waits; what runs is its worker's to judge, and what is being decoded comes late."""
+        for record in self._renders.overdue(self._clock()):
+            if record.state is State.QUEUED:
+                reject(self._renders, self._metrics, record.id, record.attempt, TOO_LATE)
+
+    def _end_stranded(self) -> None:
+        """Fails what only a model can go on with that no worker has had for a while.
+
+        Where a role has no worker at all they may come back, and are waited for.
+        """
+        workers, now_s = self._registry.workers(), self._clock()
+        waiting = [record for record in self._renders.unfinished(OLDEST) if record.state in ROLE]  # some end meanwhile
+        stranded = [record for record in waiting if lacks(workers, *_need(record))]
+        self._missed_s = {_need(record): self._missed_s.get(_need(record), now_s) for record in stranded}
+        for record in stranded:
+            role, model = _need(record)
+            if now_s - self._missed_s[role, model] > MODEL_PATIENCE_S:
+                log.warning("render %s fails: no worker with the role %s has %s any more", record.id, role, model)
+                fail(self._renders, self._metrics, record, Unavailable(f"{model} is not served any more; ask again"))
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK_EVERY_S):
+            try:
+                self.sweep()
+            except redis.RedisError as error:  # an outage; the next look sees all of them
+                log.warning("cannot look for renders that wait in vain: %s", trouble(error))
+
+
+def _need(record: Record) -> tuple[str, str]:
+    return ROLE[record.state], record.recipe.model
