@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,8 @@ Argument = TypeVar("Argument")
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Posts requests of one session. Units: timeout_s is the wait before a request is posted again.
+    """Posts requests of one session. Units: timeout_s is the wait before a request is posted again; clock's, which the
+    workers share, are seconds.
 
     What is posted and closed happens in that order, also when who waits for it is cancelled.
     """
@@ -31,15 +31,16 @@ class Asker:
     session: str
     owner: str
     reply_to: str
+    clock: Callable[[], float]
     timeout_s: float = ANSWER_TIMEOUT_S
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def request(self, rev: int, recipe: Recipe) -> PreviewRequest:
         preview_id = uuid.uuid4().hex
-        return PreviewRequest(self.session, self.owner, rev, preview_id, self.reply_to, time.time(), recipe)
+        return PreviewRequest(self.session, self.owner, rev, preview_id, self.reply_to, self.clock(), recipe)
 
     async def post(self, request: PreviewRequest) -> None:
-        await asyncio.shield(self._in_turn(self.mailbox.post, replace(request, sent_s=time.time())))
+        await asyncio.shield(self._in_turn(self.mailbox.post, replace(request, sent_s=self.clock())))
 
     async def close(self) -> None:
         """Drops what waits and stops what runs for the session."""

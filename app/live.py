@@ -46,7 +46,9 @@ class LiveSession:
         name = uuid.uuid4().hex
         self._context = context
         self._socket = socket
-        self._asker = Asker(context.mailbox, name, owner, context.router.reply_to, context.answer_timeout_s)
+        self._asker = Asker(
+            context.mailbox, name, owner, context.router.reply_to, context.clock, context.answer_timeout_s
+        )
         self._seed = random_seed(context.profile.limits)
         self._newest = self._settled = -1  # below every rev
         self._waiting: PreviewRequest | None = None

@@ -30,7 +30,9 @@ async def make_preview(body: PreviewBody, context: Here, owner: Owner) -> dict[s
 async def preview_once(context: Context, owner: str, body: PreviewBody) -> dict[str, Any]:
     """Raises: InvalidInput, BlockedPrompt, Unavailable when no worker answers."""
     recipe = context.recipes.for_preview(body)
-    asker = Asker(context.mailbox, uuid.uuid4().hex, owner, context.router.reply_to, context.answer_timeout_s)
+    asker = Asker(
+        context.mailbox, uuid.uuid4().hex, owner, context.router.reply_to, context.clock, context.answer_timeout_s
+    )
     answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
     def deliver(header: dict[str, Any], payload: bytes) -> None:

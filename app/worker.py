@@ -212,6 +212,7 @@ class Worker:
             previews=Previews(self._redis),
             replies=replies,
             metrics=self._metrics,
+            clock=self._clock,
         )
         encode = EncodeStage(encoder, self._signal.notify)
         self._start(outbox)
@@ -225,6 +226,7 @@ class Worker:
             profile=model.profile,
             max_rows=rows,
             metrics=self._metrics,
+            clock=self._clock,
         )
 
     def _final_engine(self, model: Model, encoder: Encoder, decoder: Decoder, catalogue: Catalogue) -> FinalEngine:

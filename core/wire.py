@@ -11,7 +11,7 @@ from core.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class PreviewRequest:
-    """What a session wants to see now. Units: sent_s is the sender's wall clock (time.time)."""
+    """What a session wants to see now. Units: sent_s is the clock that all processes share."""
 
     session: str
     owner: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter, time
@@ -46,12 +47,14 @@ class Outbox:
         previews: Previews,
         replies: Replies,
         metrics: Metrics,
+        clock: Callable[[], float] = time,
     ) -> None:
         self._decoder = decoder
         self._classifier = classifier
         self._previews = previews
         self._replies = replies
         self._metrics = metrics
+        self._clock = clock
         self._queue: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
         self._waiting: dict[str, Finished] = {}  # by session, the longest waiting first
         self._thread = threading.Thread(target=self._run, name="preview-outbox", daemon=True)
@@ -124,7 +127,7 @@ class Outbox:
         times["encode_jpeg"] = perf_counter() - started_s - times["safety"]
         stored = StoredPreview(request.owner, recipe, pack({"latents": finished.latents.numpy()}), jpeg)
         self._previews.put(request.preview_id, stored)
-        times["total"] = time() - request.sent_s
+        times["total"] = self._clock() - request.sent_s
         self._reply(
             finished,
             {

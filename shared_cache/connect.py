@@ -20,6 +20,7 @@ SOCKET_TIMEOUT_S = 30.0
 CACHE_TIMEOUT_S = 0.25
 MAX_BLOCK_S = 10.0  # below the socket's timeout, so that a quiet wait is not taken for a dead server
 KEEPS_ALL = "noeviction"
+MOST_AHEAD_S = 60.0  # of this machine's clock to the server's
 OLDEST_MAJOR = 7  # entries deleted from a stream leave XAUTOCLAIM's answer since 7.0
 
 
@@ -74,9 +75,20 @@ def connect_cache(url: str) -> redis.Redis:
 
 
 def shared_clock(client: redis.Redis) -> SteadyClock:
-    """The server's time, which all processes share, carried on by this machine's monotonic clock."""
+    """The server's time, which all processes share, carried on by this machine's monotonic clock.
+
+    Deadlines hold by it, but signed addresses of pictures are dated by the machine's own: one that is off is told.
+    """
     seconds, microseconds = client.time()
-    return SteadyClock(seconds + microseconds / 1e6)
+    now_s = seconds + microseconds / 1e6
+    ahead_s = time.time() - now_s
+    if abs(ahead_s) > MOST_AHEAD_S:
+        log.warning(
+            "this machine's clock is %.0f s %s that of Redis; set both (NTP), or addresses of pictures may be refused",
+            abs(ahead_s),
+            "ahead of" if ahead_s > 0 else "behind",
+        )
+    return SteadyClock(now_s)
 
 
 def redacted(url: str) -> str:

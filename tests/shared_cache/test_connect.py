@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from core.errors import StartupError
-from shared_cache.connect import connect, pop_blocking, redacted, trouble
+from shared_cache.connect import connect, pop_blocking, redacted, shared_clock, trouble
 
 
 @pytest.mark.parametrize("url", ["localhost:6379", "http://localhost", ""])
@@ -98,6 +98,20 @@ def test_trouble_knows_what_a_full_server_answers_to_scripts_too(client: redis.R
 )
 def test_redacted_hides_the_password(url: str) -> None:
     assert "hunter2" not in redacted(url)
+
+
+@pytest.mark.parametrize(("off_s", "words"), [(1200, "1200 s ahead of"), (-1200, "1200 s behind"), (5, "")])
+def test_clock_that_is_off_is_told_and_not_followed(
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    off_s: float,
+    words: str,
+) -> None:
+    now_s = time.time()
+    monkeypatch.setattr("shared_cache.connect.time.time", lambda: now_s + off_s)
+    assert abs(shared_clock(client)() - now_s) < 2
+    assert words in caplog.text and bool(caplog.text) == bool(words)
 
 
 def test_pop_blocking_returns_nothing_when_its_time_is_over(client: redis.Redis) -> None:
