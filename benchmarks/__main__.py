@@ -16,6 +16,8 @@ NAMES = (
     "throughput",
     "goodput",
     "simulate",
+    "growth",
+    "chaos",
 )
 
 
