@@ -17,6 +17,7 @@ from shared_cache.renders import Renders
 
 log = logging.getLogger(__name__)
 ANNOUNCE_S = 3.0
+REPAIR_EVERY_S = 1.0  # by one of all workers
 
 
 class Announcer:
@@ -76,6 +77,6 @@ class Announcer:
         try:
             self._registry.announce(self._id, self._describe())
             self._board.publish(self._id, self._metrics.text())
-            self._renders.repair()
+            self._renders.repair(every_s=REPAIR_EVERY_S)
         except redis.RedisError as error:
             log.warning("could not announce this worker: %s", trouble(error))

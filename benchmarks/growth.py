@@ -48,6 +48,7 @@ OWNERS = 200
 ROWS, STEPS, STEP_S = 4, 4, 0.25  # of a null worker: renders at once, steps of each, seconds of a step
 LEASE_S = 5.0
 WINDOW_S = 10.0
+Table = dict[str, dict[str, float]]  # median microseconds, by what is done, then by how many there are
 KEPT = 1_000  # renders that wait while workers are counted
 
 
@@ -67,19 +68,25 @@ class Waiting:
         record = a_record(next(self._numbers))
         self._renders.create(record, lane_name(STANDARD, record.bucket))
 
+    def look(self) -> None:
+        self._backlog.ahead_of(f"owner{next(self._numbers) % OWNERS}")
+
     def turn(self) -> dict[str, float]:
         """Microseconds of each thing that is done for a render, once; as many wait afterwards as before."""
         return {
-            "look from the door": _us(lambda: self._backlog.ahead_of(f"owner{next(self._numbers) % OWNERS}")),
+            "look from the door": _us(self.look),
             "enqueue": _us(self.add),
             "claim": _us(self._claim),
             "tell of a step": _us(self._step),
             "read its events": _us(lambda: self._events.read(self._held[0][1].id)),
             "renew, tidy, take over": _us(self._keep),
             "finish": _us(self._finish),
-            "repair": _us(self._renders.repair),
             "metrics": _us(lambda: self._board.look(BUCKETS, a_recipe(0).model)),
         }
+
+    def chores(self) -> dict[str, float]:
+        """Of what one process does once a second for all."""
+        return {"repair": _us(self._renders.repair), "tidy": _us(self._lanes.tidy)}
 
     def _claim(self) -> None:
         (entry,) = self._lanes.take([self._lanes.peek()[0].id])
@@ -92,7 +99,7 @@ class Waiting:
 
     def _keep(self) -> None:
         self._lanes.heartbeat([entry for entry, _ in self._held])
-        self._lanes.tidy()
+        self._lanes.tidy(every_s=1.0)
         self._lanes.take_over(LEASE_S)
 
     def _finish(self) -> None:
@@ -150,14 +157,15 @@ def a_server() -> Iterator[redis.Redis]:
         yield client
 
 
-def by_depth(rounds: int, depths: Sequence[int] = DEPTHS) -> dict[str, dict[str, float]]:
-    """Medians in microseconds, by what is done and by depth."""
+def by_depth(rounds: int, depths: Sequence[int] = DEPTHS) -> tuple[Table, Table]:
+    """Of what is done for each render, and of what is done once a second; by depth."""
     with ExitStack() as cleanup:
         filled = {str(depth): Waiting(cleanup.enter_context(a_server()), depth) for depth in depths}
-        return _in_turns({name: waiting.turn for name, waiting in filled.items()}, rounds)
+        each = _in_turns({name: waiting.turn for name, waiting in filled.items()}, rounds)
+        return each, _in_turns({name: waiting.chores for name, waiting in filled.items()}, min(rounds, 50))
 
 
-def by_sessions(rounds: int, sessions: Sequence[int] = SESSIONS) -> dict[str, dict[str, float]]:
+def by_sessions(rounds: int, sessions: Sequence[int] = SESSIONS) -> Table:
     """Likewise of a preview, by how many sessions type: each posts, and the pool takes all that waits."""
     with ExitStack() as cleanup:
         typing = {str(number): _Typing(cleanup.enter_context(a_server()), number) for number in sessions}
@@ -182,7 +190,7 @@ class _Typing:
         return {name: statistics.fmean(_us(partial(act, one)) for one in self._requests) for name, act in acts.items()}
 
 
-def _in_turns(turns: Mapping[str, Callable[[], dict[str, float]]], rounds: int) -> dict[str, dict[str, float]]:
+def _in_turns(turns: Mapping[str, Callable[[], dict[str, float]]], rounds: int) -> Table:
     for turn in turns.values():
         turn()
     rows = [{name: turn() for name, turn in turns.items()} for _ in range(rounds)]
@@ -214,6 +222,7 @@ def _with_workers(number: int, url: str, waiting: Waiting) -> float:
     began_s, used_us, finished = time.monotonic(), _used_us(client), 0
     while time.monotonic() - began_s < WINDOW_S * (3 if number == 1 else 1):
         for _ in range(KEPT - client.zcard(keys.QUEUE)):
+            waiting.look()
             waiting.add()
             finished += 1
         time.sleep(0.1)
@@ -235,11 +244,11 @@ def null_worker(url: str, stop: Event) -> None:
             said_s = now_s
             registry.announce(me, {"roles": ["final"], "ready": True, "model": "null", "version": "0"})
             board.publish(me, "")
-            renders.repair()
+            renders.repair(every_s=1.0)
         if now_s - beat_s > LEASE_S / 4:
             beat_s = now_s
             lanes.heartbeat([entry for entry, _, _ in jobs.values()])
-            lanes.tidy()
+            lanes.tidy(every_s=1.0)
             lanes.take_over(LEASE_S)
         for entry in lanes.take([task.id for task in lanes.peek()[: ROWS - len(jobs)]]):
             if (record := renders.claim(entry.render_id, 3)) is not None:
@@ -272,14 +281,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300)
     given = parser.parse_args()
     workers = by_workers()
-    tables = {"waiting": by_depth(given.rounds), "typing": by_sessions(given.rounds)}
+    each, chores = by_depth(given.rounds)
+    tables = {"waiting": each, "once a second": chores, "typing": by_sessions(given.rounds)}
     tables["workers"] = {"server's processor": workers}
     rows = [_row(kind, what, times) for kind, table in tables.items() for what, times in table.items()]
     figures = {
         kind: {what: {name: round(us, 1) for name, us in times.items()} for what, times in table.items()}
         for kind, table in tables.items()
     }
-    ratios = {kind: _ratio(table) for kind, table in tables.items()}
+    ratios = {kind: _ratio(table) for kind, table in tables.items() if kind != "once a second"}
     config = {"rounds": given.rounds, "depths": DEPTHS, "sessions": SESSIONS, "workers": WORKERS, "owners": OWNERS}
     rows += [["", f"{kind}: all of it", "", "", f"{ratio:.2f}"] for kind, ratio in ratios.items()]
     emit("growth", config, {"us": figures, "ratios": ratios}, ["of", "what", "fewest, us", "most, us", "ratio"], rows)

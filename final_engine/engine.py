@@ -30,6 +30,7 @@ from shared_cache.queue import Lanes, look_ahead
 from shared_cache.renders import Record, Renders
 
 log = logging.getLogger(__name__)
+TIDY_EVERY_S = 1.0
 REAL_ENCODE_S = 0.002  # a prompt from the cache takes less, and says nothing about the next one
 TOO_LATE = {"code": "deadline", "message": "it cannot be done by its deadline any more; ask again with a later one"}
 
@@ -150,7 +151,7 @@ class FinalEngine:
         self._lanes.heartbeat([job.entry for job in self._jobs.values()])
         if not self._taking:
             return
-        self._lanes.tidy()
+        self._lanes.tidy(every_s=TIDY_EVERY_S)
         held = {job.entry.entry_id for job in self._jobs.values()}
         for entry in self._lanes.take_over(self._lease_s):
             if entry.entry_id not in held:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 LOOK_AHEAD, LOOK_OF_ONE = 32, 8  # waiting renders that a policy chooses from: at least, and for each worker
 REACH = 512  # how far down to look for renders of the buckets that this worker runs
 CAREFUL_LOOK = 64  # waiting renders whose deadlines a newcomer must not spoil
-TIDIED = 200  # entries of a lane that are checked at a time
+TIDIED = 50  # entries of a lane that are checked at a time
 
 
 def look_ahead(workers: int) -> int:
@@ -78,7 +78,6 @@ class Lanes(Reader):
         self._hand_back = client.register_script(queue_scripts.HAND_BACK)
         self._tidy = client.register_script(queue_scripts.TIDY)
         self._known: dict[str, Task | None] = {}  # of the ids seen last; None for one that is not for this worker
-        self._tidied = dict.fromkeys(self._streams, "")
 
     def peek(self, count: int = LOOK_AHEAD) -> list[Task]:
         """Who is next, without taking anything; renders that this worker cannot run are passed over.
@@ -128,12 +127,14 @@ class Lanes(Reader):
         pairs = [text for render_id, attempt in attempts.items() for text in (render_id, attempt)]
         return [found.decode() for found in self._hand_back(args=[self._group, self._consumer, *pairs])]
 
-    def tidy(self) -> int:
-        """Drops entries that belong to no render, a few hundred a call; returns how many."""
+    def tidy(self, every_s: float = 0.0) -> int:
+        """Drops entries that belong to no render, once in every_s for all workers; returns how many.
+
+        Looks at the next few of each lane, so that a call costs the same however many wait.
+        """
         total = 0
-        asked: list[str | int] = [self._group, TIDIED, *self._tidied.values()]
-        for lane, (last, dropped) in zip(self._streams, self._tidy(keys=self._streams, args=asked), strict=True):
-            self._tidied[lane] = last.decode()
+        asked = (self._group, TIDIED, int(1000 * every_s))
+        for lane, dropped in zip(self._streams, self._tidy(keys=self._streams, args=asked), strict=True):
             total += len(dropped)
             for entry_id in dropped:
                 log.warning("dropped entry %s of %s: it belongs to no render", entry_id.decode(), lane)

@@ -120,10 +120,11 @@ return {redis.call('ZCARD', 'fl:open'), redis.call('ZCOUNT', 'fl:queue', '-inf',
 )
 
 TIDY = """
--- KEYS: lanes. ARGV: group, how many to look at, then of each lane the entry to begin after. Drops what no render calls
--- its entry. Returns of each lane the last that was looked at, and those that were dropped.
-local function tidy(lane, after)
-  local dropped, last = {}, ''
+-- KEYS: lanes. ARGV: group, how many to look at in each, milliseconds in which one process does it for all, or 0.
+-- Drops what no render calls its entry, and returns it by lane. Goes on where the last call ended, whoever made it.
+local function tidy(lane)
+  if ARGV[3] ~= '0' and not redis.call('SET', 'fl:tidying:' .. lane, '1', 'NX', 'PX', ARGV[3]) then return {} end
+  local dropped, last, after = {}, '', redis.call('HGET', 'fl:tidied', lane) or ''
   for _, entry in ipairs(redis.call('XRANGE', lane, after == '' and '-' or '(' .. after, '+', 'COUNT', ARGV[2])) do
     last = entry[1]
     local fields = {}
@@ -135,10 +136,11 @@ local function tidy(lane, after)
       dropped[#dropped + 1] = last
     end
   end
-  return {last, dropped}
+  redis.call('HSET', 'fl:tidied', lane, last)
+  return dropped
 end
 
 local tidied = {}
-for index, lane in ipairs(KEYS) do tidied[index] = tidy(lane, ARGV[2 + index]) end
+for index, lane in ipairs(KEYS) do tidied[index] = tidy(lane) end
 return tidied
 """

@@ -22,6 +22,7 @@ __all__ = ["Record", "Renders"]
 KEY_REUSED = "this Idempotency-Key was used for another request"
 IDEMPOTENCY_TTL_S = 24 * 3600
 PAYLOAD_TTL_S = 3600
+REPAIRED = 250  # renders that are looked at in one call of repair
 
 
 class Renders:
@@ -36,7 +37,6 @@ class Renders:
         self._cancel = client.register_script(scripts.CANCEL)
         self._repair = client.register_script(scripts.REPAIR)
         self._hand_over = client.register_script(scripts.HAND_OVER)
-        self._repaired = 0
 
     def create(self, record: Record, lane: str, idempotency: tuple[str, str] | None = None) -> Record:
         """Writes record, owner's index, queue, lane entry and event at once; idempotency is (key, hash of the body).
@@ -116,14 +116,13 @@ class Renders:
         head = (entry.render_id, attempt, state.value, keys.stream(next_stage), next_stage, keys.latents(payload_key))
         return bool(self._hand_over(args=(*head, payload, PAYLOAD_TTL_S, *encode_changes(fields or {}))))
 
-    def repair(self, limit: int = 500) -> list[str]:
+    def repair(self, limit: int = REPAIRED, every_s: float = 0.0) -> list[str]:
         """Gives renders that have not ended what they lost: an entry, a place in the queue; returns those ids.
 
-        Looks at the next limit of them, so that a call stays cheap; any process may call it every few seconds.
+        Looks at the next limit of them, once in every_s for all processes that call it: so it costs the same however
+        many wait, and however many workers there are.
         """
-        looked_at, found = self._repair(args=[self._repaired, limit])
-        self._repaired = 0 if looked_at < limit else self._repaired + limit
-        mended = [render_id.decode() for render_id in found]
+        mended = [render_id.decode() for render_id in self._repair(args=[limit, int(1000 * every_s)])]
         if mended:
             log.warning("renders that had lost their entry were queued again: %s", ", ".join(mended))
         return mended

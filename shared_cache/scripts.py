@@ -253,16 +253,19 @@ return 1
 REPAIR = (
     RENDER_PRELUDE
     + """
--- ARGV: how many to pass over, how many to look at.
+-- ARGV: how many to look at, milliseconds in which one process does it for all, or 0.
 -- Every render that has not ended has an entry, and waits or is held; whoever lost that (a deleted stream or group, a
--- stray ack) gets it back.
+-- stray ack) gets it back. Goes on where the last call ended, whoever made it.
+if ARGV[2] ~= '0' and not redis.call('SET', 'fl:repairing', '1', 'NX', 'PX', ARGV[2]) then return {} end
+
 local function held(at)
   local found = redis.pcall('XPENDING', at[1], at[2], at[3], at[3], 1)
   return not found.err and #found > 0
 end
 
-local mended, from = {}, tonumber(ARGV[1])
-local ids = redis.call('ZRANGE', 'fl:open', from, from + tonumber(ARGV[2]) - 1)
+local mended, from, count = {}, tonumber(redis.call('GET', 'fl:repaired') or '0'), tonumber(ARGV[1])
+local ids = redis.call('ZRANGE', 'fl:open', from, from + count - 1)
+redis.call('SET', 'fl:repaired', #ids < count and 0 or from + count)
 for _, id in ipairs(ids) do
   local key = 'fl:render:' .. id
   local at = redis.call('HMGET', key, 'stream', 'group', 'entry', 'attempt')
@@ -283,7 +286,7 @@ for _, id in ipairs(ids) do
     if lost then mended[#mended + 1] = id end
   end
 end
-return {#ids, mended}
+return mended
 """
 )
 

@@ -9,7 +9,7 @@ MOST = 3.0  # what grew with them would take far longer; a busy machine does not
 
 
 def test_what_one_render_costs_does_not_grow_with_those_that_wait() -> None:
-    costs = by_depth(rounds=30, depths=(100, 100 * TIMES))
+    costs, _ = by_depth(rounds=30, depths=(100, 100 * TIMES))
     assert {what: us for what, us in costs.items() if us[str(100 * TIMES)] > MOST * us["100"]} == {}
 
 

@@ -178,6 +178,15 @@ def test_repair_gives_a_lost_entry_back_to_its_stage(client: redis.Redis, render
     assert found.attempt == record.attempt
 
 
+def test_repair_is_done_by_one_process_for_all(client: redis.Redis, renders: Renders) -> None:
+    renders.create(a_record("r1"), LANE)
+    assert renders.repair(every_s=30.0) == []
+    client.delete(LANE)
+    assert Renders(client).repair(every_s=30.0) == []
+    client.delete("fl:repairing")  # as when that time is over
+    assert Renders(client).repair(every_s=30.0) == ["r1"]
+
+
 def one_worker(client: redis.Redis, name: str, seed: int, over: threading.Event) -> None:
     """A worker that may stall, vanish, fail or finish at any point."""
     chance, renders, mine = random.Random(seed), Renders(client), lanes(client, name)

@@ -155,6 +155,14 @@ def test_poisoned_entry_of_a_lane_is_dropped_and_the_lane_goes_on(
     assert mine.take_over(0)[0].render_id == "good"
 
 
+def test_lanes_are_tidied_by_one_worker_for_all(client: redis.Redis, renders: Renders) -> None:
+    assert lanes(client).tidy(every_s=30.0) == 0
+    client.xadd(LANE, {"nothing": "here"})
+    assert lanes(client, "w2").tidy(every_s=30.0) == 0
+    client.delete(f"fl:tidying:{LANE}")  # as when that time is over
+    assert lanes(client, "w2").tidy(every_s=30.0) == 1
+
+
 @pytest.mark.parametrize("fields", POISON)
 def test_poisoned_entry_of_a_stage_is_dropped_and_the_stage_goes_on(
     client: redis.Redis, renders: Renders, fields: dict[str, str]
