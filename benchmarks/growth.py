@@ -35,13 +35,13 @@ from shared_cache.events import Events
 from shared_cache.lanes import STANDARD, Entry, lane_name
 from shared_cache.mailbox import Mailbox, Replies
 from shared_cache.metrics import Board
-from shared_cache.queue import Backlog, Lanes
+from shared_cache.queue import Backlog, Lanes, look_ahead
 from shared_cache.records import Record
 from shared_cache.registry import Registry, new_worker_id
 from shared_cache.renders import Renders
 
 DEPTHS = (100, 1_000, 10_000, 100_000)
-SESSIONS = (1, 20, 200)
+SESSIONS = (20, 60, 200)
 WORKERS = (1, 10, 50)
 BUCKETS = ("128x128", "160x96", "96x160", "144x112", "112x144")
 OWNERS = 200
@@ -214,7 +214,7 @@ def _with_workers(number: int, url: str, waiting: Waiting) -> float:
     fork = multiprocessing.get_context("fork")
     stop, client = fork.Event(), waiting.client
     idle = _cpu_us(client, 3.0)
-    workers = [fork.Process(target=null_worker, args=(url, stop)) for _ in range(number)]
+    workers = [fork.Process(target=null_worker, args=(url, number, stop)) for _ in range(number)]
     for worker in workers:
         worker.start()
     while len(Registry(client).workers()) < number:
@@ -233,7 +233,7 @@ def _with_workers(number: int, url: str, waiting: Waiting) -> float:
     return (spent_us - idle * seconds) / finished
 
 
-def null_worker(url: str, stop: Event) -> None:
+def null_worker(url: str, workers: int, stop: Event) -> None:
     """What a final worker asks of the queue, with a sleep in the place of each step."""
     client, me = connect(url), new_worker_id()
     renders, lanes, registry = Renders(client), Lanes(client, BUCKETS, me, model=a_recipe(0).model), Registry(client)
@@ -250,7 +250,7 @@ def null_worker(url: str, stop: Event) -> None:
             lanes.heartbeat([entry for entry, _, _ in jobs.values()])
             lanes.tidy(every_s=1.0)
             lanes.take_over(LEASE_S)
-        for entry in lanes.take([task.id for task in lanes.peek()[: ROWS - len(jobs)]]):
+        for entry in lanes.take([task.id for task in lanes.peek(look_ahead(workers))[: ROWS - len(jobs)]]):
             if (record := renders.claim(entry.render_id, 3)) is not None:
                 jobs[record.id] = (entry, record, 0)
         time.sleep(STEP_S)

@@ -11,8 +11,9 @@ LOOK = (
 local got = {}
 for i, id in ipairs(ARGV) do
   local key = 'fl:render:' .. id
-  local at = redis.call('HMGET', key, 'bucket', 'styles', 'rows', 'steps', 'n', 'created_s', 'deadline_s')
-  got[i] = {model_of(id) or '', unpack(at)}
+  local at = redis.call('HMGET', key, 'model', 'bucket', 'styles', 'rows', 'steps', 'n', 'created_s', 'deadline_s')
+  at[1] = at[1] or model_of(id) or ''
+  got[i] = at
 end
 return got
 """
