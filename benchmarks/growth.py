@@ -45,7 +45,7 @@ SESSIONS = (20, 60, 200)
 WORKERS = (1, 10, 50)
 BUCKETS = ("128x128", "160x96", "96x160", "144x112", "112x144")
 OWNERS = 200
-ROWS, STEPS, STEP_S = 4, 4, 0.25  # of a null worker: renders at once, steps of each, seconds of a step
+ROWS, STEPS, STEP_S = 4, 8, 0.25  # of a null worker: renders at once, steps of each, seconds of a step
 LEASE_S = 5.0
 WINDOW_S = 10.0
 Table = dict[str, dict[str, float]]  # median microseconds, by what is done, then by how many there are
@@ -260,6 +260,7 @@ def null_worker(url: str, workers: int, stop: Event) -> None:
             if step == STEPS:
                 renders.finish(record.id, record.attempt, State.DONE)
                 del jobs[name]
+    lanes.hand_back({name: record.attempt for name, (_, record, _) in jobs.items()})
     registry.withdraw(me)
 
 
@@ -290,7 +291,14 @@ def main() -> None:
         for kind, table in tables.items()
     }
     ratios = {kind: _ratio(table) for kind, table in tables.items() if kind != "once a second"}
-    config = {"rounds": given.rounds, "depths": DEPTHS, "sessions": SESSIONS, "workers": WORKERS, "owners": OWNERS}
+    config = {
+        "rounds": given.rounds,
+        "depths": DEPTHS,
+        "sessions": SESSIONS,
+        "workers": WORKERS,
+        "owners": OWNERS,
+        "kept": KEPT,
+    }
     rows += [["", f"{kind}: all of it", "", "", f"{ratio:.2f}"] for kind, ratio in ratios.items()]
     emit("growth", config, {"us": figures, "ratios": ratios}, ["of", "what", "fewest, us", "most, us", "ratio"], rows)
 
