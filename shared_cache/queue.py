@@ -148,20 +148,23 @@ class Backlog:
         self._ahead = client.register_script(queue_scripts.AHEAD)
 
     def ahead_of(self, owner: str, look: int = CAREFUL_LOOK) -> Ahead:
-        unfinished, before, running, waiting = self._ahead(args=[owner, look])
-        rows = sum(int(row[-1] or 1) for row in running)
-        claims = [tuple(_claim(row) for row in seen) for seen in (running, waiting)]
-        return Ahead(int(unfinished), int(before), claims[0], rows, claims[1])
+        unfinished, before, waiting, its_claims, running, steps, their_claims = self._ahead(args=[owner, look])
+        at_work = [found for found in zip(running, their_claims, steps, strict=True) if found[1] is not None]
+        return Ahead(
+            unfinished=int(unfinished),
+            before=int(before),
+            running=tuple(_claim(render_id, text, int(step)) for render_id, text, step in at_work),
+            running_rows=sum(json.loads(text)[-1] or 1 for _, text, _ in at_work),
+            waiting=tuple(_claim(r, text) for r, text in zip(waiting, its_claims, strict=True) if text is not None),
+        )
 
 
-def _claim(row: Sequence[bytes | None]) -> Claim:
+def _claim(render_id: bytes, text: bytes, step: int = 0) -> Claim:
     """What its time alone has beyond its share of full batches is taken off the deadline, as far as it is to come."""
-    render_id, *rest = ("null" if text is None else text.decode() for text in row)
-    left_s, work_s, created_s, limit_s, gpu_s, _ = (json.loads(text) for text in rest)
-    if limit_s is None:
-        return claim_of(render_id, left_s, created_s, NO_DEADLINE)
-    beyond_s = max(0.0, (gpu_s or 0.0) - work_s) * (left_s / work_s if work_s else 1.0)
-    return claim_of(render_id, left_s, created_s, created_s + limit_s - beyond_s)
+    work_s, steps, created_s, limit_s, gpu_s, _ = json.loads(text)
+    left = max(0.0, 1 - step / steps) if steps else 0.0
+    due_s = NO_DEADLINE if limit_s is None else created_s + limit_s - left * max(0.0, (gpu_s or 0.0) - work_s)
+    return claim_of(render_id.decode(), left * work_s, created_s, due_s)
 
 
 def _task(render_id: str, bucket: str, styles: str, numbers: Sequence[str]) -> Task:

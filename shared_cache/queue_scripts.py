@@ -94,29 +94,21 @@ AHEAD = (
     FAIR_PLACE
     + """
 -- ARGV: owner, how many to look at. The queue as a render meets it that this owner would add now.
--- Returns: renders not ended, how many wait before it, those that run, those that wait as far as it looked.
-local function left_s(at)
-  if not at[1] or tonumber(at[3]) == 0 then return 0 end
-  return tonumber(at[1]) * (tonumber(at[3]) - tonumber(at[2])) / tonumber(at[3])
+-- Returns: renders not ended, how many wait before it, ids and claims of those that wait as far as it looked, then ids,
+-- steps done and claims of those that run. What nobody claims any more is false.
+local function claims_of(ids)
+  return #ids == 0 and {} or redis.call('HMGET', 'fl:claims', unpack(ids))
 end
 
-local function look(id)
-  return redis.call('HMGET', 'fl:render:' .. id,
-    'work_s', 'step', 'steps', 'created_s', 'deadline_s', 'predicted_gpu_s', 'rows')
+local waiting = redis.call('ZRANGE', 'fl:queue', 0, tonumber(ARGV[2]) - 1)
+local running, steps = {}, {}
+for i, text in ipairs(redis.call('HGETALL', 'fl:stepping')) do
+  local into = i % 2 == 1 and running or steps
+  into[#into + 1] = text
 end
-
-local function seen_of(ids)
-  local seen = {}
-  for _, id in ipairs(ids) do
-    local at = look(id)
-    if at[1] then seen[#seen + 1] = {id, tostring(left_s(at)), at[1], at[4], at[5], at[6], at[7]} end
-  end
-  return seen
-end
-
 local place = fair_place(ARGV[1])
 return {redis.call('ZCARD', 'fl:open'), redis.call('ZCOUNT', 'fl:queue', '-inf', place),
-  seen_of(redis.call('SMEMBERS', 'fl:running')), seen_of(redis.call('ZRANGE', 'fl:queue', 0, tonumber(ARGV[2]) - 1))}
+  waiting, claims_of(waiting), running, steps, claims_of(running)}
 """
 )
 
@@ -145,3 +137,44 @@ local tidied = {}
 for index, lane in ipairs(KEYS) do tidied[index] = tidy(lane) end
 return tidied
 """
+
+REPAIR = (
+    RENDER_PRELUDE
+    + """
+-- ARGV: how many to look at, milliseconds in which one process does it for all, or 0.
+-- Every render that has not ended has an entry, and waits or is held; whoever lost that (a deleted stream or group, a
+-- stray ack) gets it back. Goes on where the last call ended, whoever made it.
+if ARGV[2] ~= '0' and not redis.call('SET', 'fl:repairing', '1', 'NX', 'PX', ARGV[2]) then return {} end
+
+local function held(at)
+  local found = redis.pcall('XPENDING', at[1], at[2], at[3], at[3], 1)
+  return not found.err and #found > 0
+end
+
+local mended, from, count = {}, tonumber(redis.call('GET', 'fl:repaired') or '0'), tonumber(ARGV[1])
+local ids = redis.call('ZRANGE', 'fl:open', from, from + count - 1)
+redis.call('SET', 'fl:repaired', #ids < count and 0 or from + count)
+for _, id in ipairs(ids) do
+  local key = 'fl:render:' .. id
+  local at = redis.call('HMGET', key, 'stream', 'group', 'entry', 'attempt')
+  if not at[1] then
+    redis.call('ZREM', 'fl:open', id)
+    redis.call('ZREM', 'fl:queue', id)
+    redis.call('ZREM', 'fl:due', id)
+    redis.call('HDEL', 'fl:stepping', id)
+    redis.call('HDEL', 'fl:claims', id)
+  else
+    local found = redis.call('XRANGE', at[1], at[3], at[3])
+    local lost = #found == 0 or not is_entry_of(found[1], id)
+    if lost then enter_stream(key, at[1], at[2], id, at[4]) end
+    local waits = at[2] ~= 'final' or redis.call('ZSCORE', 'fl:queue', id)
+    if not waits and (lost or not held(at)) then
+      redis.call('ZADD', 'fl:queue', 0, id)
+      lost = true
+    end
+    if lost then mended[#mended + 1] = id end
+  end
+end
+return mended
+"""
+)

@@ -13,7 +13,7 @@ import redis
 
 from core.errors import Conflict, NotFound
 from core.render import TERMINAL, State
-from shared_cache import keys, scripts
+from shared_cache import keys, queue_scripts, scripts
 from shared_cache.lanes import FINAL_GROUP, Entry
 from shared_cache.records import Record, decode, encode, encode_changes
 
@@ -35,7 +35,7 @@ class Renders:
         self._change = client.register_script(scripts.CHANGE)
         self._progress = client.register_script(scripts.PROGRESS)
         self._cancel = client.register_script(scripts.CANCEL)
-        self._repair = client.register_script(scripts.REPAIR)
+        self._repair = client.register_script(queue_scripts.REPAIR)
         self._hand_over = client.register_script(scripts.HAND_OVER)
 
     def create(self, record: Record, lane: str, idempotency: tuple[str, str] | None = None) -> Record:

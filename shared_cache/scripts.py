@@ -67,8 +67,9 @@ end
 local function settle(id, state)
   local key = 'fl:render:' .. id
   if state ~= 'queued' then redis.call('ZREM', 'fl:queue', id) end
-  redis.call(state == 'running' and 'SADD' or 'SREM', 'fl:running', id)
+  if state == 'running' then redis.call('HSET', 'fl:stepping', id, 0) else redis.call('HDEL', 'fl:stepping', id) end
   if TERMINAL[state] then
+    redis.call('HDEL', 'fl:claims', id)
     redis.call('ZREM', 'fl:open', id)
     redis.call('ZREM', 'fl:due', id)
     leave_stream(key)
@@ -117,6 +118,13 @@ local function take_place()
   return string.format('%.6f', place)
 end
 
+-- What the door has to know of a render; all of it is JSON already.
+local function claim_of(key)
+  local at = redis.call('HMGET', key, 'work_s', 'steps', 'created_s', 'deadline_s', 'predicted_gpu_s', 'rows')
+  for i = 1, 6 do at[i] = at[i] or 'null' end
+  return '[' .. table.concat(at, ',') .. ']'
+end
+
 local key = 'fl:render:' .. id
 if idem ~= '' then
   local known = redis.call('HMGET', idem, 'id', 'hash')
@@ -137,6 +145,7 @@ end
 local state = redis.call('HGET', key, 'state')
 if not TERMINAL[state] then
   redis.call('ZADD', 'fl:queue', take_place(), id)
+  redis.call('HSET', 'fl:claims', id, claim_of(key))
   redis.call('ZADD', 'fl:open', created_s, id)
   if due_s ~= '' then redis.call('ZADD', 'fl:due', due_s, id) end
   enter_stream(key, lane, group, id, 0)
@@ -187,7 +196,9 @@ PROGRESS = (
     + """
 -- ARGV: of each render: id, attempt, step, batch size. Returns of each whether it is wanted.
 local function progress(id, attempt, step, batch)
-  if not writable(id, attempt) then return 0 end
+  local state = writable(id, attempt)
+  if not state then return 0 end
+  if state == 'running' then redis.call('HSET', 'fl:stepping', id, step) end
   local key = 'fl:render:' .. id
   local sizes = redis.call('HGET', key, 'batch_sizes')
   redis.call('HSET', key, 'step', step, 'batch_sizes', sizes == '' and batch or sizes .. ',' .. batch)
@@ -247,46 +258,6 @@ redis.call('HSET', key, 'state', state, rest(9))
 enter_stream(key, stream, group, id, attempt)
 settle(id, state)
 return 1
-"""
-)
-
-REPAIR = (
-    RENDER_PRELUDE
-    + """
--- ARGV: how many to look at, milliseconds in which one process does it for all, or 0.
--- Every render that has not ended has an entry, and waits or is held; whoever lost that (a deleted stream or group, a
--- stray ack) gets it back. Goes on where the last call ended, whoever made it.
-if ARGV[2] ~= '0' and not redis.call('SET', 'fl:repairing', '1', 'NX', 'PX', ARGV[2]) then return {} end
-
-local function held(at)
-  local found = redis.pcall('XPENDING', at[1], at[2], at[3], at[3], 1)
-  return not found.err and #found > 0
-end
-
-local mended, from, count = {}, tonumber(redis.call('GET', 'fl:repaired') or '0'), tonumber(ARGV[1])
-local ids = redis.call('ZRANGE', 'fl:open', from, from + count - 1)
-redis.call('SET', 'fl:repaired', #ids < count and 0 or from + count)
-for _, id in ipairs(ids) do
-  local key = 'fl:render:' .. id
-  local at = redis.call('HMGET', key, 'stream', 'group', 'entry', 'attempt')
-  if not at[1] then
-    redis.call('ZREM', 'fl:open', id)
-    redis.call('ZREM', 'fl:queue', id)
-    redis.call('ZREM', 'fl:due', id)
-    redis.call('SREM', 'fl:running', id)
-  else
-    local found = redis.call('XRANGE', at[1], at[3], at[3])
-    local lost = #found == 0 or not is_entry_of(found[1], id)
-    if lost then enter_stream(key, at[1], at[2], id, at[4]) end
-    local waits = at[2] ~= 'final' or redis.call('ZSCORE', 'fl:queue', id)
-    if not waits and (lost or not held(at)) then
-      redis.call('ZADD', 'fl:queue', 0, id)
-      lost = true
-    end
-    if lost then mended[#mended + 1] = id end
-  end
-end
-return mended
 """
 )
 
