@@ -19,7 +19,7 @@ from shared_cache import keys, queue_scripts
 from shared_cache.lanes import FINAL_GROUP, STANDARD, Entry, Reader, lane_name
 
 log = logging.getLogger(__name__)
-LOOK_AHEAD, LOOK_OF_ONE = 32, 8  # waiting renders that a policy chooses from: at least, and for each worker
+LOOK_AHEAD, LOOK_OF_ONE = 32, 4  # waiting renders that a policy chooses from: at least, and for each worker
 REACH = 512  # how far down to look for renders of the buckets that this worker runs
 CAREFUL_LOOK = 64  # waiting renders whose deadlines a newcomer must not spoil
 TIDIED = 50  # entries of a lane that are checked at a time
