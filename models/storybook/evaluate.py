@@ -21,6 +21,7 @@ from studio import Mode, Studio
 from styling import STYLES
 
 from final_engine.similarity import similarity
+from sampling.judge import JudgeNetwork
 
 MACHINE = "2 cores AMD EPYC, no GPU"
 Figures = dict[str, float]
@@ -30,7 +31,7 @@ _WHITE_DISTANCE = 24  # of 255: what differs more from the page belongs to the o
 class Measures:
     """Owns what every measurement needs; each method is one part, and `parts` lists them."""
 
-    def __init__(self, studio: Studio, judged: judge.Judge, share: float) -> None:
+    def __init__(self, studio: Studio, judged: JudgeNetwork, share: float) -> None:
         self.studio, self.judged, self.share = studio, judged, share
         self.final, self.preview = studio.mode("final"), studio.mode("preview")
 

@@ -6,25 +6,25 @@ autoencoder does to a picture.
 
 import argparse
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from catalogue import COLOURS, PLACES, object_labels
 from data import icons
-from family import WORK
+from family import BUNDLE, WORK
 from PIL import Image
 from scenes import BUCKETS, compose
 from styling import STYLES
-from torch import Tensor, nn
+from torch import Tensor
+
+from sampling.judge import SIDE, JudgeNetwork, save_judge, shrink
 
 BACKGROUNDS = (*COLOURS, *PLACES)
 OBJECTS = tuple(object_labels())
 PATH = WORK / "judge.pt"
-_SIDE = 64
+CLASSES = {"object": OBJECTS, "background": BACKGROUNDS, "style": STYLES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +35,6 @@ class Labelled:
     objects: Tensor
     backgrounds: Tensor
     styles: Tensor
-
-
-class Judge(nn.Module):
-    """Five strided convolutions and three linear heads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        widths = (3, 24, 48, 96, 160)
-        layers: list[nn.Module] = []
-        for before, after in pairwise(widths):
-            layers += [nn.Conv2d(before, after, 3, 2, 1), nn.BatchNorm2d(after), nn.ReLU()]
-        self.body = nn.Sequential(*layers, nn.Flatten(), nn.Dropout(0.3))
-        features = widths[-1] * (_SIDE // 16) ** 2
-        self.heads = nn.ModuleList(nn.Linear(features, n) for n in (len(OBJECTS), len(BACKGROUNDS), len(STYLES)))
-
-    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return object, background and style scores for (N, 3, 64, 64) pixels in [-1, 1]."""
-        features = self.body(pixels)
-        return self.heads[0](features), self.heads[1](features), self.heads[2](features)
-
-
-def shrink(picture: Image.Image) -> Tensor:
-    """Return a picture of any size as (3, 64, 64) uint8."""
-    small = picture.convert("RGB").resize((_SIDE, _SIDE), Image.Resampling.BOX)
-    return torch.from_numpy(np.asarray(small).copy()).permute(2, 0, 1)
 
 
 def labelled_scenes(count: int, seed: int) -> Labelled:
@@ -84,15 +59,15 @@ def roughen(pictures: Tensor) -> Tensor:
     pixels = pictures.float() / 127.5 - 1
     dy, dx = (int(v) for v in torch.randint(-5, 6, (2,)))
     pixels = torch.roll(F.pad(pixels, (5, 5, 5, 5), mode="replicate"), (dy, dx), (2, 3))[:, :, 5:-5, 5:-5]
-    side = int(torch.randint(24, _SIDE + 1, ()))  # reduce and enlarge: the softness of a decoder
-    pixels = F.interpolate(F.interpolate(pixels, side, mode="area"), _SIDE, mode="bilinear", align_corners=False)
+    side = int(torch.randint(24, SIDE + 1, ()))  # reduce and enlarge: the softness of a decoder
+    pixels = F.interpolate(F.interpolate(pixels, side, mode="area"), SIDE, mode="bilinear", align_corners=False)
     return pixels + torch.randn_like(pixels) * float(torch.rand(())) * 0.12
 
 
-def train(scenes: int, epochs: int) -> Judge:
+def train(scenes: int, epochs: int) -> JudgeNetwork:
     """Train on composed scenes with a one-cycle rate."""
     held = labelled_scenes(scenes, seed=11)
-    judge, batch = Judge(), 64
+    judge, batch = new(), 64
     steps = epochs * (scenes // batch)
     optimiser = torch.optim.AdamW(judge.parameters(), 2e-3, weight_decay=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=steps)
@@ -113,11 +88,11 @@ def train(scenes: int, epochs: int) -> Judge:
 
 
 @torch.no_grad()
-def verdicts(judge: Judge, pictures: list[Image.Image]) -> tuple[Tensor, Tensor, Tensor]:
+def verdicts(judge: JudgeNetwork, pictures: list[Image.Image]) -> tuple[Tensor, Tensor, Tensor]:
     """Return object, background and style scores of pictures of any size."""
     pixels = torch.stack([shrink(picture) for picture in pictures]).float() / 127.5 - 1
-    scores: tuple[Tensor, Tensor, Tensor] = judge(pixels)
-    return scores
+    objects, backgrounds, styles = judge(pixels)
+    return objects, backgrounds, styles
 
 
 def hits(scores: Tensor, labels: Tensor, within: int) -> float:
@@ -127,7 +102,7 @@ def hits(scores: Tensor, labels: Tensor, within: int) -> float:
 
 
 @torch.no_grad()
-def own_accuracy(judge: Judge, count: int = 1075) -> dict[str, float]:
+def own_accuracy(judge: JudgeNetwork, count: int = 1075) -> dict[str, float]:
     """Judge fresh composed scenes, none of them in its training set."""
     fresh = labelled_scenes(count, seed=12)
     objects, backgrounds, styles = judge(fresh.pictures.float() / 127.5 - 1)
@@ -139,23 +114,30 @@ def own_accuracy(judge: Judge, count: int = 1075) -> dict[str, float]:
     }
 
 
-def load(path: Path = PATH) -> Judge:
+def new() -> JudgeNetwork:
+    """Return an untrained judge of everything that storybook knows."""
+    return JudgeNetwork(*(len(names) for names in CLASSES.values()))
+
+
+def load(path: Path = PATH) -> JudgeNetwork:
     """Load the trained judge."""
-    judge = Judge()
+    judge = new()
     judge.load_state_dict(torch.load(path, weights_only=True))
     return judge.eval()
 
 
 def main() -> None:
-    """Train, unless it is trained, and report its accuracy on held-out scenes."""
+    """Train, unless it is trained, write the gate's copy, and report the accuracy on held-out scenes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scenes", type=int, default=215 * 40)
     parser.add_argument("--epochs", type=int, default=9)
+    parser.add_argument("--bundle", type=Path, default=BUNDLE, help="where the gate's copy of the judge is written")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(10)
     if not PATH.exists():
         torch.save(train(options.scenes, options.epochs).state_dict(), PATH)
+    print(save_judge(load(), CLASSES, options.bundle))
     print({key: round(value, 3) for key, value in own_accuracy(load()).items()}, f"chance {1 / len(OBJECTS):.3f}")
 
 
