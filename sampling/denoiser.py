@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,15 +9,12 @@ import torch
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from torch import Tensor
 
-from core.errors import InvalidInput
 from sampling.encoder import CHUNK_TOKENS, Embedding
 from sampling.model import Model, PoolName
-from sampling.noise import row_generator
 from sampling.packs import Layout
 from sampling.rows import Row
-from sampling.samplers import SAMPLERS
-from sampling.schedule import sigmas_for, timesteps_for
 from sampling.slots import Acting
+from sampling.stepping import begin
 from sampling.traced import TracedUNet, can_trace
 
 
@@ -53,35 +49,14 @@ class Denoiser:
         self._network = TracedUNet(self.unet)
         self._traceable = can_trace(self.unet)
         self._layout = Layout()
-        self._alphas_cumprod = model.alphas_cumprod
+        self._model = model
         self._predicts_v = model.prediction_type == "v_prediction"
-        self._channels, self._scale = model.latent_channels, model.vae_scale
         self._rows: tuple[Row, ...] = ()
         self._conditioning: Conditioning | None = None
 
     def prepare(self, row: Row) -> None:
-        """Gives a row its schedule, generator and first latents.
-
-        Raises: InvalidInput for a schedule or latents that do not fit.
-        """
-        if row.guided and row.negative is None:
-            raise InvalidInput("negative_prompt", "guidance above 1 needs a negative embedding, also of an empty text")
-        row.timesteps = timesteps_for(row.sampler, row.steps, row.strength)
-        row.sigmas = sigmas_for(row.timesteps, self._alphas_cumprod)
-        row.generator = row_generator(row.seed)
-        shape = (self._channels, row.bucket.height // self._scale, row.bucket.width // self._scale)
-        noise = torch.randn(shape, generator=row.generator)
-        row.step_index, row.denoised = 0, None
-        row.latents = self._start(row, noise).to(self.device)
-
-    def _start(self, row: Row, noise: Tensor) -> Tensor:
-        sigma = row.sigmas[0]
-        if row.init_latents is None:
-            return noise * (math.sqrt(1 + sigma**2) if SAMPLERS[row.sampler].unit_start else sigma)
-        if row.init_latents.shape != noise.shape:
-            given, wanted = tuple(row.init_latents.shape), tuple(noise.shape)
-            raise InvalidInput("init_latents", f"shape {given}, this bucket has {wanted}")
-        return row.init_latents.float().cpu() + noise * sigma
+        """Raises: InvalidInput for a schedule or latents that do not fit."""
+        begin(row, self._model)
 
     def __call__(self, rows: Sequence[Row]) -> Tensor:
         """x0 estimates after guidance. Shapes: [n, C, h, w] fp32."""
@@ -100,7 +75,7 @@ class Denoiser:
     def _denoise(self, rows: tuple[Row, ...], dtype: torch.dtype) -> Tensor:
         given = self._condition(rows, dtype)
         x = torch.stack([row.latents for row in rows])
-        sigma = self.column([row.sigma for row in rows])
+        sigma = self._column([row.sigma for row in rows])
         scale = (1 + sigma**2).sqrt()
         timesteps = torch.tensor([float(row.timesteps[row.step_index]) for row in rows], device=self.device)
         sample = (x / scale).to(dtype)
@@ -128,7 +103,7 @@ class Denoiser:
         guided = negative + given.guidance * (positive[given.guided] - negative)
         return guided if count == len(positive) else positive.index_copy(0, given.guided, guided)
 
-    def column(self, numbers: Sequence[float]) -> Tensor:
+    def _column(self, numbers: Sequence[float]) -> Tensor:
         """One number a row. Shapes: [n, 1, 1, 1] fp32."""
         return torch.tensor(numbers, dtype=torch.float32, device=self.device).view(-1, 1, 1, 1)
 
@@ -151,7 +126,7 @@ class Denoiser:
             time_ids=torch.tensor([size] * len(texts), device=self.device, dtype=dtype),
             mask=_mask(texts, chunks, self.device),
             guided=torch.tensor(guided, dtype=torch.long, device=self.device),
-            guidance=self.column([rows[i].guidance_scale for i in guided]),
+            guidance=self._column([rows[i].guidance_scale for i in guided]),
             acting=self._acting([*(rows[i] for i in guided), *rows], dtype),
         )
 

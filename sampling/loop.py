@@ -10,11 +10,10 @@ from torch import Tensor
 
 from core.errors import NonFinite
 from core.profile import Bucket
-from core.recipe import Sampler
 from sampling.bank import Bank
 from sampling.denoiser import Denoiser
 from sampling.rows import Row
-from sampling.samplers import SAMPLERS, History, consistency_boundary
+from sampling.stepping import advance
 
 BATCH_TOLERANCE = 8e-5  # largest difference of a row's fp32 CPU latents between running alone and in any batch
 Failure = tuple[Row, Exception]
@@ -80,7 +79,7 @@ class StepLoop:
             return StepReport()
         denoised, failed = self._denoise(group)
         stepped = list(denoised)
-        self._advance(stepped, denoised)
+        advance(stepped, [denoised[row] for row in stepped])
         finished = [row for row in stepped if row.done]
         self._retire(stepped, [*finished, *(row for row, _ in failed)])
         return StepReport(
@@ -150,36 +149,3 @@ class StepLoop:
             if bool(torch.isfinite(estimate).all()):
                 return estimate
         return NonFinite(f"step {row.step_index + 1} of {row.steps} gave values that are not finite")
-
-    @torch.no_grad()
-    def _advance(self, stepped: Sequence[Row], denoised: dict[Row, Tensor]) -> None:
-        """Moves every row one step, rows of one sampler together."""
-        by_sampler: dict[Sampler, list[Row]] = {}
-        for row in stepped:
-            by_sampler.setdefault(row.sampler, []).append(row)
-        for sampler, rows in by_sampler.items():
-            self._advance_alike(sampler, rows, torch.stack([denoised[row] for row in rows]))
-
-    def _advance_alike(self, sampler: Sampler, rows: Sequence[Row], denoised: Tensor) -> None:
-        rule, column = SAMPLERS[sampler], self._denoiser.column
-        x = torch.stack([row.latents for row in rows])
-        sigma = column([row.sigma for row in rows])
-        sigma_next = column([row.sigmas[row.step_index + 1] for row in rows])
-        if rule.consistency:
-            timestep = column([row.timesteps[row.step_index] for row in rows])
-            denoised = consistency_boundary(x, denoised, sigma, timestep)
-        history = self._history(rows, denoised) if rule.needs_history else None
-        noise = self._noise(rows) if rule.needs_noise else None
-        moved = rule.step(x, denoised, sigma, sigma_next, noise, history)
-        for row, latents, estimate in zip(rows, moved, denoised, strict=True):
-            row.latents, row.denoised = latents, estimate
-            row.step_index += 1
-
-    def _history(self, rows: Sequence[Row], denoised: Tensor) -> History:
-        before = [now if row.denoised is None else row.denoised for row, now in zip(rows, denoised, strict=True)]
-        return History(torch.stack(before), self._denoiser.column([row.last_sigma for row in rows]))
-
-    def _noise(self, rows: Sequence[Row]) -> Tensor:
-        """Fresh noise from each row's own generator. Shapes: [n, C, h, w]."""
-        drawn = [torch.randn(row.latents.shape, generator=row.generator) for row in rows]
-        return torch.stack(drawn).to(self._denoiser.device)
