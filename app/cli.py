@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.bench import bench
+from app.export import export
 from app.fleet import workers
 from app.output import print_json, tells
 from app.probe import probe
@@ -70,6 +71,7 @@ def _sentence(what: str, facts: dict[str, Any]) -> str:
 
 
 app.add_typer(bench)
+app.add_typer(export)
 app.command("preview")(preview)
 app.command("render")(render)
 app.command("workers")(workers)
