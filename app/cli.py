@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.bench import bench
+from app.evaluate import evaluate
 from app.export import export
 from app.fleet import workers
 from app.output import print_json, tells
@@ -76,6 +77,7 @@ app.command("preview")(preview)
 app.command("render")(render)
 app.command("workers")(workers)
 app.command("probe")(probe)
+app.command("eval")(evaluate)
 
 
 @app.command()

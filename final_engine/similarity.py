@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 from PIL import Image
-from skimage.metrics import structural_similarity
+from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from sampling.picture import Pixels
 
 SHORT_SIDE = 64
+MAX_PSNR_DB = 60.0  # of equal pictures, in place of infinity
 
 
 def similarity(preview: Pixels, final: Pixels) -> float:
@@ -28,6 +29,15 @@ def similarity(preview: Pixels, final: Pixels) -> float:
         data_range=255,
     )
     return float(value)
+
+
+def psnr(reference: Pixels, picture: Pixels) -> float:
+    """Peak signal-to-noise ratio over RGB in decibels, at the size of the reference."""
+    height, width = reference.shape[:2]
+    same = np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BOX))
+    if np.array_equal(same, reference):
+        return MAX_PSNR_DB
+    return min(MAX_PSNR_DB, float(peak_signal_noise_ratio(reference, same, data_range=255)))
 
 
 def _shrink(picture: Pixels, like: tuple[int, ...]) -> Image.Image:

@@ -1,0 +1,1 @@
+"""The gate: a fixed set of pictures, scored, timed and held against a reference."""
