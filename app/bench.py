@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from app.output import errors_to, print_json, tells
+from app.output import errors_to, print_json, spinner, tells
 from core.cost import CostTable, Part
+from core.memory import HEADROOM
 from core.settings import Settings, load_settings
 
 bench = typer.Typer(name="bench", help="Measure this machine.", no_args_is_help=True)
@@ -45,6 +46,36 @@ def calibrate(
     Console().print(_steps(table))
     Console().print(_rest(table))
     typer.echo(f"measured with {identity}\nwritten to {path}")
+
+
+@bench.command("memory")
+@tells
+def memory(
+    headroom: Annotated[
+        float, typer.Option(min=0, max=0.9, help="Share of the memory to leave for what is not measured")
+    ] = HEADROOM,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Measure the most memory that this machine needs, and how many rows it has room for.
+
+    Runs the longest prompt in the largest size. Writes memory.json into the data folder; workers that start read it and
+    take no more rows than fit.
+    """
+    settings = load_settings()
+    from final_engine.memory import measure, write_plan
+
+    with spinner("measuring"):
+        identity, plan = measure(settings, headroom)
+    path = write_plan(settings.data_dir, identity, plan)
+    if as_json:
+        return print_json({"path": str(path), "identity": str(identity), **plan.as_dict()})
+    table = Table("memory, MiB", "", box=None)
+    for name, size in (("loaded", plan.base_bytes), ("a row", plan.row_bytes), ("may be used", plan.budget_bytes)):
+        table.add_row(name, f"{size / 2**20:.0f}")
+    Console().print(table)
+    asked = max(settings.max_preview_rows, settings.max_final_rows)
+    typer.echo(f"room for {plan.rows} rows of the {asked} that are allowed, measured with {identity}")
+    typer.echo(f"written to {path}")
 
 
 def _measure(settings: Settings, rounds: int) -> tuple[Any, CostTable]:

@@ -27,6 +27,7 @@ from final_engine.decode_stage import DecodeWork
 from final_engine.engine import FinalEngine
 from final_engine.finish_stage import FinishWork
 from final_engine.glimpse import Glimpses
+from final_engine.memory import allowed_rows
 from final_engine.routes import Routes, fused_of
 from final_engine.stage import Stage
 from preview_engine.engine import PreviewEngine
@@ -201,7 +202,7 @@ class Worker:
             self._engines["final"] = self._final_engine(model, encoder, decoder, catalogue)
 
     def _preview_engine(self, model: Model, encoder: Encoder, decoder: Decoder, catalogue: Catalogue) -> PreviewEngine:
-        rows = self._settings.max_preview_rows
+        rows = self._rows(self._settings.max_preview_rows)
         bank = self._bank(model, catalogue)
         loop = StepLoop(Denoiser(model, "preview"), bank, rows, perf_counter)
         warm(loop, encoder, decoder, model.profile, model.profile.preview, list(catalogue.paths()))
@@ -231,12 +232,13 @@ class Worker:
 
     def _final_engine(self, model: Model, encoder: Encoder, decoder: Decoder, catalogue: Catalogue) -> FinalEngine:
         settings, profile = self._settings, model.profile
+        rows = self._rows(settings.max_final_rows)
         if self._fused is not None:
             lora.fuse(model.unet("final"), catalogue.paths()[self._fused.id], self._fused.weight)
         bank = self._bank(model, catalogue)
-        loop = StepLoop(Denoiser(model, "final"), bank, settings.max_final_rows, perf_counter)
+        loop = StepLoop(Denoiser(model, "final"), bank, rows, perf_counter)
         warm(loop, encoder, decoder, profile, profile.final, list(catalogue.paths()))
-        stored = self._calibrated or self._first_costs(Bench(model, encoder, loop, decoder, self._classifier))
+        stored = self._calibrated or self._first_costs(Bench(model, encoder, loop, decoder, self._classifier), rows)
         glimpses = Glimpses(decoder=decoder, classifier=self._classifier, events=Events(self._redis))
         encode = EncodeStage(encoder, self._signal.notify)
         self._start(glimpses)
@@ -255,15 +257,15 @@ class Worker:
             glimpses=glimpses,
             metrics=self._metrics,
             latent_scale=model.vae_scale,
-            max_rows=settings.max_final_rows,
+            max_rows=rows,
             lease_s=settings.lease_s,
             max_attempts=settings.max_attempts,
             clock=self._clock,
         )
 
-    def _first_costs(self, bench: Bench) -> CostTable:
+    def _first_costs(self, bench: Bench, rows: int) -> CostTable:
         """A first measure of every bucket, where nobody has calibrated: a single step says more than a guess."""
-        counts = sorted({2, self._settings.max_final_rows})
+        counts = sorted({2, rows})
         return table_of([encode_sample(bench.encoder), *step_samples(bench, counts)])
 
     def _live_costs(self, role: str, stored: CostTable | None) -> LiveCosts:
@@ -273,6 +275,14 @@ class Worker:
     @cached_property
     def _calibrated(self) -> CostTable | None:
         return None if self._model is None else read_costs(self._settings.data_dir, identity_of(self._model))
+
+    def _rows(self, asked: int) -> int:
+        """Network rows that the settings ask for, or fewer where the measured memory has no room for them."""
+        return asked if self._room is None else min(asked, self._room)
+
+    @cached_property
+    def _room(self) -> int | None:
+        return None if self._model is None else allowed_rows(self._settings.data_dir, identity_of(self._model))
 
     def _bank(self, model: Model, catalogue: Catalogue) -> Bank:
         bank = Bank(model, catalogue.paths(), self._settings.style_slots, self._signal.notify)

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
+from typing import Any
 
 ANY = "any"  # stands for the bucket where a part does not depend on it
 WINDOW = 60  # newest measurements of one shape; their median stands, so that an outlier counts for nothing
@@ -115,7 +116,11 @@ class CostTable:
     @classmethod
     def from_json(cls, text: str | bytes) -> CostTable:
         """Raises: ValueError, KeyError or TypeError when the text is no table."""
-        fields = json.loads(text)
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> CostTable:
+        """Raises: ValueError, KeyError or TypeError when the fields are no table."""
         seconds = {
             Part(part): {str(b): {int(n): float(s) for n, s in counts.items()} for b, counts in shapes.items()}
             for part, shapes in fields["seconds"].items()
