@@ -40,7 +40,7 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on (FIRSTLIGHT_HOST, 127.0.0.1)")] = None,
     port: Annotated[int | None, typer.Option(help="Port, 0 for a free one (FIRSTLIGHT_PORT, 7860)")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Pictures, queue (FIRSTLIGHT_DATA_DIR, .firstlight)")] = None,
-    model_dir: Annotated[Path | None, typer.Option(help="Model folder (FIRSTLIGHT_MODEL_DIR, bundled)")] = None,
+    model: Annotated[str | None, typer.Option(help="Profile, folder or file (FIRSTLIGHT_MODEL, storybook)")] = None,
     roles: Annotated[str | None, typer.Option(help="Roles of the worker it starts; '' starts none")] = None,
     as_json: AsJson = False,
     temporary: Hidden = False,
@@ -50,7 +50,7 @@ def serve(
     from app.serve import serve as run
 
     _prepare(exit_with_parent)
-    asked = {"host": host, "port": port, "data_dir": data_dir, "model_dir": model_dir, "roles": roles}
+    asked = {"host": host, "port": port, "data_dir": data_dir, "model": model, "roles": roles}
     settings = load_settings(**{name: value for name, value in asked.items() if value is not None})
 
     def say(what: str, facts: dict[str, Any]) -> None:
@@ -122,7 +122,7 @@ def worker(
 ) -> None:
     """Run a worker of one or more roles; it finds its work in Redis."""
     from app.embedded_queue import queue_of
-    from sampling.profile import load_profile
+    from sampling.memory import check_fits
     from shared_cache.objects import open_objects
 
     _prepare(exit_with_parent)
@@ -131,7 +131,7 @@ def worker(
     unknown = [role for role in wanted if role not in ROLES]
     if unknown or not wanted:
         raise StartupError(f"unknown role {', '.join(unknown) or '(none given)'}", f"use some of {', '.join(ROLES)}")
-    load_profile(settings.model_dir)  # the cheap checks first: importing torch takes seconds
+    check_fits(settings.model, wanted)  # the cheap checks first: importing torch takes seconds
     if "finish" in wanted:
         open_objects(settings, writes=True)
     with queue_of(settings) as connected:
@@ -151,8 +151,7 @@ def _known_styles(settings: Settings) -> dict[str, Any]:
     from sampling.profile import load_profile
     from styles.catalogue import load_catalogue
 
-    load_profile(settings.model_dir)  # says what is wrong with the folder
-    return describe_catalogue(load_catalogue(settings.model_dir))
+    return describe_catalogue(load_catalogue(load_profile(settings.model).styles))
 
 
 def _known_models(settings: Settings) -> dict[str, Any]:
@@ -163,7 +162,7 @@ def _known_models(settings: Settings) -> dict[str, Any]:
     from app.meta import describe_models
     from sampling.profile import load_profile
 
-    return describe_models(load_profile(settings.model_dir))
+    return describe_models(load_profile(settings.model))
 
 
 def _prepare(exit_with_parent: bool) -> None:

@@ -64,8 +64,8 @@ def open_context(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S)
     """Raises: StartupError when the model folder is broken, or the queue or the object store cannot be used."""
     if settings.redis_url is None:
         raise StartupError("no queue: REDIS_URL is not set", "start the app with `firstlight serve`, which brings one")
-    profile = load_profile(settings.model_dir)
-    catalogue = load_catalogue(settings.model_dir)
+    profile = load_profile(settings.model)
+    catalogue = load_catalogue(profile.styles)
     for problem in catalogue.problems:
         log.warning("style %s is left out: %s: %s", problem.id or "without id", problem.file, problem.reason)
     client = connect(settings.redis_url)

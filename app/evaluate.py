@@ -104,12 +104,13 @@ def _reference(settings: Settings, against: Path | None) -> Reference | None:
     """The one that was asked for, else the model's own if it has one that fits, for the columns of likeness."""
     from final_engine.gate.reference import SCORES, read_reference
     from final_engine.gate.report import REFERENCE
+    from sampling.plan import folder_of
     from sampling.profile import load_profile
 
-    model = load_profile(settings.model_dir).model
+    model = load_profile(settings.model).model
     if against is not None:
         return read_reference(against, model)
-    own = settings.model_dir / REFERENCE
+    own = folder_of(settings.model) / REFERENCE
     if not (own / SCORES).exists():
         return None
     try:

@@ -42,12 +42,13 @@ def triton(
     Triton's Python needs Firstlight installed. docs/triton.md says how, and what was not tried.
     """
     from final_engine.triton.repository import Serving, write_repository
+    from sampling.plan import folder_of
 
     settings = load_settings()
     chosen = dtype or (Precision.FLOAT16 if gpu else Precision.FLOAT32)
     serving = Serving(gpu, chosen.value, rows, settings.nsfw_threshold)
     with spinner("writing the repository"):
-        written = write_repository(folder, settings.model_dir, serving, served_dir)
+        written = write_repository(folder, folder_of(settings.model), serving, served_dir)
     if as_json:
         return print_json({"folder": str(folder), "files": [str(path) for path in written]})
     for path in written:

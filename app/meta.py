@@ -92,8 +92,8 @@ def _describe_pool(profile: ModelProfile, pool: Pool, max_steps: int) -> dict[st
     return {
         "id": profile.id,
         "version": profile.version,
-        "licence": profile.licence,
-        "buckets": [[bucket.width, bucket.height] for bucket in profile.buckets],
+        "licence": pool.licence,
+        "buckets": [[bucket.width, bucket.height] for bucket in pool.buckets],
         "limits": {
             "prompt_characters": limits.prompt_characters,
             "steps": [1, max_steps],

@@ -50,7 +50,7 @@ async def publish(context: Context) -> None:
 
 
 def _look(context: Context) -> tuple[Look, list[dict[str, Any]]]:
-    return context.board.look(context.profile.buckets, context.profile.model), context.registry.workers()
+    return context.board.look(context.profile.final.buckets, context.profile.model), context.registry.workers()
 
 
 def shared_metrics(look: Look | None, workers: list[dict[str, Any]]) -> CollectorRegistry:

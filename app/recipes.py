@@ -60,7 +60,7 @@ class Recipes:
         return self._checked(self._final_fields(recipe, body, handoff), "final")
 
     def _recipe(self, body: PreviewBody | RenderBody, prompt: str, pool: Pool, seed: int) -> Recipe:
-        size = self._profile.buckets[0]
+        size = self._profile.final.buckets[0]
         return Recipe(
             prompt=prompt,
             negative_prompt=body.negative_prompt or "",

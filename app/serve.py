@@ -21,6 +21,7 @@ from app.embedded_queue import queue_of
 from app.supervise import Supervised
 from core.errors import StartupError
 from core.settings import Settings
+from sampling.memory import check_fits
 from sampling.profile import load_profile
 from shared_cache.connect import connect
 from shared_cache.registry import Registry
@@ -45,7 +46,7 @@ def serve(settings: Settings, say: Say, announce: bool = True) -> None:
     Raises: StartupError for a broken model folder, a taken port, a queue that cannot be reached.
     """
     started_s = time.monotonic()
-    load_profile(settings.model_dir)
+    check_fits(settings.model, [role.strip() for role in settings.roles.split(",")])
     with _stopped_by_signals(), ExitStack() as cleanup:
         place = open_place(settings)
         cleanup.callback(place.listener.close)
@@ -98,7 +99,7 @@ def child_environment(settings: Settings) -> Mapping[str, str]:
     """Our environment with the settings that were decided here."""
     decided = {
         "FIRSTLIGHT_DATA_DIR": str(settings.data_dir.resolve()),
-        "FIRSTLIGHT_MODEL_DIR": str(settings.model_dir.resolve()),
+        "FIRSTLIGHT_MODEL": settings.model,
         "FIRSTLIGHT_ROLES": settings.roles,
     }
     if settings.redis_url is not None:
@@ -140,7 +141,7 @@ def _watch(settings: Settings, server: Any, place: Place, say: Say, started_s: f
         time.sleep(0.02)
     say("open", {"url": settings.public_url or place.url, "pid": os.getpid()})
     assert settings.redis_url is not None
-    registry, model = Registry(connect(settings.redis_url)), load_profile(settings.model_dir).model
+    registry, model = Registry(connect(settings.redis_url)), load_profile(settings.model).model
     while not server.should_exit:
         if all(ready_workers(registry, model).values()):
             say("ready", {"seconds": round(time.monotonic() - started_s, 1)})

@@ -40,7 +40,7 @@ from sampling.device_loop import DeviceLoop, Engine
 from sampling.encode_stage import EncodeStage
 from sampling.encoder import Encoder
 from sampling.loop import StepLoop
-from sampling.model import Model, load_model
+from sampling.model import Model, PoolName, load_model
 from sampling.profile import load_profile
 from sampling.safety import ImageClassifier
 from sampling.threads import use_threads
@@ -105,7 +105,7 @@ class Worker:
         self._fused = fused_of(settings)
         self._clock = shared_clock(client)
         self._started_s = self._clock()
-        self._profile = load_profile(settings.model_dir)
+        self._profile = load_profile(settings.model)
         self._costs = Costs(client, self._profile.version, self._clock)
         self._registry = Registry(client, self._clock)
         self._ready: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ class Worker:
         self._announcer.start()
         if TORCH_ROLES & set(self.roles):
             use_threads(self._settings.torch_threads)
-            self._model = load_model(self._settings.model_dir, roles=self.roles)
+            self._model = load_model(self._settings.model, roles=self.roles)
             self._start_torch_roles(self._model)
         if objects is not None:
             self._start_finish(objects)
@@ -165,7 +165,7 @@ class Worker:
             "ready": list(self._ready),
             "model": profile.id,
             "version": profile.version,
-            "buckets": [str(bucket) for bucket in profile.buckets],
+            "buckets": [str(bucket) for bucket in profile.final.buckets],
             "fused": None if self._fused is None else str(self._fused),
             "styles": sorted({name for bank in self._banks for name in bank.resident()}),
             "device": None if model is None else str(model.device),
@@ -192,20 +192,28 @@ class Worker:
             self._start_stage("decode", decode_stage(model.profile.model), State.DECODING, work)
 
     def _start_engines(self, model: Model) -> None:
-        """Both pools share the encoder, and the decoder of what is shown before a final is done."""
-        catalogue = load_catalogue(self._settings.model_dir)
-        encoder = Encoder(model, self._embeddings, catalogue.paths(), self._shared)
+        """Both pools share the decoder of what is shown before a final is done."""
+        catalogue = load_catalogue(model.profile.styles)
+        encoders = self._encoders(model, catalogue)
         decoder = Decoder(model, "preview")
         if "preview" in self.roles:
-            self._engines["preview"] = self._preview_engine(model, encoder, decoder, catalogue)
+            self._engines["preview"] = self._preview_engine(model, encoders["preview"], decoder, catalogue)
         if "final" in self.roles:
-            self._engines["final"] = self._final_engine(model, encoder, decoder, catalogue)
+            self._engines["final"] = self._final_engine(model, encoders["final"], decoder, catalogue)
+
+    def _encoders(self, model: Model, catalogue: Catalogue) -> dict[PoolName, Encoder]:
+        """One for both pools where they read prompts alike."""
+        made: dict[str, Encoder] = {}
+        for pool, text in model.texts.items():
+            if text.version not in made:
+                made[text.version] = Encoder(model, self._embeddings, catalogue.paths(), self._shared, pool)
+        return {pool: made[text.version] for pool, text in model.texts.items()}
 
     def _preview_engine(self, model: Model, encoder: Encoder, decoder: Decoder, catalogue: Catalogue) -> PreviewEngine:
         rows = self._rows(self._settings.max_preview_rows)
-        bank = self._bank(model, catalogue)
+        bank = self._bank(model, catalogue, "preview")
         loop = StepLoop(Denoiser(model, "preview"), bank, rows, perf_counter)
-        warm(loop, encoder, decoder, model.profile, model.profile.preview, list(catalogue.paths()))
+        warm(loop, encoder, decoder, model.profile.preview, list(catalogue.paths()))
         replies = Replies(self._redis)
         outbox = Outbox(
             decoder=decoder,
@@ -235,16 +243,16 @@ class Worker:
         rows = self._rows(settings.max_final_rows)
         if self._fused is not None:
             lora.fuse(model.unet("final"), catalogue.paths()[self._fused.id], self._fused.weight)
-        bank = self._bank(model, catalogue)
+        bank = self._bank(model, catalogue, "final")
         loop = StepLoop(Denoiser(model, "final"), bank, rows, perf_counter)
-        warm(loop, encoder, decoder, profile, profile.final, list(catalogue.paths()))
+        warm(loop, encoder, decoder, profile.final, list(catalogue.paths()))
         stored = self._calibrated or self._first_costs(Bench(model, encoder, loop, decoder, self._classifier), rows)
         glimpses = Glimpses(decoder=decoder, classifier=self._classifier, events=Events(self._redis))
         encode = EncodeStage(encoder, self._signal.notify)
         self._start(glimpses)
         self._parts.callback(encode.close)
         fused = None if self._fused is None else str(self._fused)
-        lanes = Lanes(self._redis, [str(bucket) for bucket in profile.buckets], self.id, fused, profile.model)
+        lanes = Lanes(self._redis, [str(bucket) for bucket in profile.final.buckets], self.id, fused, profile.model)
         return FinalEngine(
             loop=loop,
             encode=encode,
@@ -284,8 +292,8 @@ class Worker:
     def _room(self) -> int | None:
         return None if self._model is None else allowed_rows(self._settings.data_dir, identity_of(self._model))
 
-    def _bank(self, model: Model, catalogue: Catalogue) -> Bank:
-        bank = Bank(model, catalogue.paths(), self._settings.style_slots, self._signal.notify)
+    def _bank(self, model: Model, catalogue: Catalogue, pool: PoolName) -> Bank:
+        bank = Bank(model, catalogue.paths(), self._settings.style_slots, self._signal.notify, pool)
         self._parts.callback(bank.close)
         self._banks.append(bank)
         return bank

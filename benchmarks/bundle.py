@@ -55,7 +55,7 @@ class Parts:
 def load_parts(max_rows: int = 8, style_slots: int = 8) -> Parts:
     use_threads(None)  # as a worker does
     model = load_model(BUNDLED_MODEL)
-    paths = load_catalogue(BUNDLED_MODEL).paths()
+    paths = load_catalogue(BUNDLED_MODEL / "styles").paths()
 
     def loop(pool: PoolName) -> StepLoop:
         bank = Bank(model, paths, style_slots, lambda: None)

@@ -10,7 +10,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -27,7 +26,6 @@ from sampling.threads import use_threads
 from sampling.traced import TracedUNet, can_trace
 from shared_cache.embeddings import ByteLRU
 
-ROOT = Path(__file__).resolve().parent.parent
 BUDGET_S = 24.0  # for both batch sizes together
 MAX_STEPS = 48  # the rows have 50
 TARGET_RATIO = 1.08
@@ -35,7 +33,7 @@ TARGET_RATIO = 1.08
 
 def rows_of(model: Model, count: int, embedding: Embedding, steps: int) -> list[Row]:
     """Unguided rows of every sampler in turn, so that a batch mixes them."""
-    row = Row("", model.profile.buckets[0], steps, 1.0, Sampler.EULER, 0, (), embedding)
+    row = Row("", model.profile.final.buckets[0], steps, 1.0, Sampler.EULER, 0, (), embedding)
     kinds = list(Sampler)
     return [replace(row, id=str(i), seed=i, sampler=kinds[i % len(kinds)]) for i in range(count)]
 
@@ -45,7 +43,7 @@ class Forwards:
 
     def __init__(self, model: Model, count: int, embedding: Embedding) -> None:
         unet = model.unet("final")
-        bucket = model.profile.buckets[0]
+        bucket = model.profile.final.buckets[0]
         size = [float(side) for side in (bucket.height, bucket.width, 0, 0, bucket.height, bucket.width)]
         shape = (count, model.latent_channels, bucket.height // model.vae_scale, bucket.width // model.vae_scale)
         self._inputs = (
@@ -111,13 +109,13 @@ def _seconds(work: Callable[[], object], device: torch.device) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model-dir", type=Path, default=ROOT / "models" / "storybook" / "bundle")
+    parser.add_argument("--model", default="storybook", help="as FIRSTLIGHT_MODEL")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--threads", type=int, help="threads of a forward; as many as a worker uses by default")
     given = parser.parse_args()
     use_threads(given.threads)
-    model = load_model(given.model_dir, device=given.device, roles=("final",))
+    model = load_model(given.model, device=given.device, roles=("final",))
     embedding = Encoder(model, ByteLRU(1 << 20)).encode("a cat on the beach")
     figures = [measure(model, count, embedding, given.rounds, BUDGET_S / 2) for count in (1, 8)]
     config = {

@@ -44,7 +44,7 @@ PERTURBATION = 0.05
 
 def style_files(folder: Path) -> tuple[dict[str, Path], int]:
     """Eight styles: the bundle's, then such with every number moved a little; and how many those are."""
-    found = dict(list(load_catalogue(BUNDLED_MODEL).paths().items())[:ROWS])
+    found = dict(list(load_catalogue(BUNDLED_MODEL / "styles").paths().items())[:ROWS])
     own, rng = list(found.values()), torch.Generator().manual_seed(0)
     for i in range(ROWS - len(own)):
         tensors = load_file(own[i % len(own)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 
 from core.recipe import MAX_SEED, Sampler, model_name
 
@@ -26,17 +27,23 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Defaults of one pool.
-
-    Relative to the model folder: adapter is a LoRA file fused into the pool's own UNet; decoder is a folder with a
-    smaller autoencoder of the same latents, for pictures that are shown on the way.
-    """
+    """What one pool paints and its defaults; licence is that of all it paints with."""
 
     sampler: Sampler
     steps: int
     guidance_scale: float
-    adapter: str | None = None
-    decoder: str | None = None
+    buckets: tuple[Bucket, ...]
+    licence: str = "unknown"
+
+    def nearest_bucket(self, width: int, height: int) -> Bucket:
+        """The bucket whose aspect ratio is nearest in log space; ties go to the one nearest in area."""
+        asked = Fraction(width, height)
+
+        def distance(bucket: Bucket) -> tuple[float, int]:
+            ratio = Fraction(bucket.width, bucket.height) / asked
+            return float(max(ratio, 1 / ratio)), abs(bucket.width * bucket.height - width * height)
+
+        return min(self.buckets, key=distance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +62,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
+    """styles: the folder of the model's own styles, None where it has none."""
+
     id: str
     version: str
-    licence: str
-    buckets: tuple[Bucket, ...]
     preview: Pool
     final: Pool
     limits: Limits
+    styles: Path | None = None
 
     @property
     def model(self) -> str:
         """As the recipes made for it name it."""
         return model_name(self.id, self.version)
-
-    def nearest_bucket(self, width: int, height: int) -> Bucket:
-        """The bucket whose aspect ratio is nearest in log space; ties go to the one nearest in area."""
-        asked = Fraction(width, height)
-
-        def distance(bucket: Bucket) -> tuple[float, int]:
-            ratio = Fraction(bucket.width, bucket.height) / asked
-            return float(max(ratio, 1 / ratio)), abs(bucket.width * bucket.height - width * height)
-
-        return min(self.buckets, key=distance)

@@ -27,7 +27,7 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="address the web process listens on")
     port: int = Field(7860, ge=0, le=65535, description="port the web process listens on")
     data_dir: Path = Field(Path(".firstlight"), description="folder for queue, pictures and secrets")
-    model_dir: Path = Field(BUNDLED_MODEL, description="folder of the model, diffusers layout plus storybook.json")
+    model: str = Field("storybook", description="profile, folder, .safetensors file or hub id of the model")
     redis_url: str | None = Field(
         None,
         validation_alias=AliasChoices(f"{PREFIX}REDIS_URL", "REDIS_URL"),

@@ -74,7 +74,7 @@ class Admission:
         stored = self.check_preview(owner, wish.preview_id) if wish.preview_id else None
         if stored is None and recipe.handoff is not Handoff.FRESH:
             raise InvalidInput("handoff", f"{recipe.handoff.value} follows a preview; give preview_id or choose fresh")
-        bucket = self._profile.nearest_bucket(recipe.width, recipe.height)
+        bucket = self._profile.final.nearest_bucket(recipe.width, recipe.height)
         promise = self._promise(owner, wish, bucket)
         record = Record(
             id=secrets.token_hex(12),

@@ -60,11 +60,11 @@ class Bench:
 def open_bench(settings: Settings) -> Bench:
     """The parts as a worker of the final and decode roles holds them."""
     use_threads(settings.torch_threads)
-    model = load_model(settings.model_dir, roles=("final", "decode"))
+    model = load_model(settings.model, roles=("final", "decode"))
     encoder, decoder = Encoder(model, ByteLRU(2**24), {}), Decoder(model, "final")
     bank = Bank(model, {}, 1, lambda: None)
     loop = StepLoop(Denoiser(model, "final"), bank, settings.max_final_rows, perf_counter)
-    warm(loop, encoder, decoder, model.profile, model.profile.final, ())
+    warm(loop, encoder, decoder, model.profile.final, ())
     return Bench(model, encoder, loop, decoder, ImageClassifier(settings.nsfw_threshold))
 
 
@@ -86,7 +86,7 @@ def calibrate(bench: Bench, max_rows: int, rounds: int) -> Iterator[Sample]:
 
 
 def samples_of_a_round(profile: ModelProfile, max_rows: int) -> int:
-    return len(profile.buckets) * (max_rows + profile.limits.max_images) + 3
+    return len(profile.final.buckets) * (max_rows + profile.limits.max_images) + 3
 
 
 def table_of(samples: Iterable[Sample]) -> CostTable:
@@ -109,7 +109,7 @@ def encode_sample(encoder: Encoder, number: int = 0) -> Sample:
 def step_samples(bench: Bench, counts: Sequence[int]) -> Iterator[Sample]:
     """Steps of unguided rows, of which each is one network row; a batch's first step sets it up and is not timed."""
     profile, embedding = bench.model.profile, bench.encoder.encode(PROMPT)
-    for bucket in profile.buckets:
+    for bucket in profile.final.buckets:
         for count in counts:
             for n in range(count):
                 bench.loop.join(_row(profile, bucket, f"calibrate-{n}", 1 + TIMED_STEPS, embedding))
@@ -119,7 +119,7 @@ def step_samples(bench: Bench, counts: Sequence[int]) -> Iterator[Sample]:
 
 def _decode_samples(bench: Bench) -> Iterator[Sample]:
     profile = bench.model.profile
-    for bucket in profile.buckets:
+    for bucket in profile.final.buckets:
         for count in range(1, profile.limits.max_images + 1):
             latents = _latents(bench.model, bucket, count)
             yield Sample(Part.DECODE, str(bucket), count, _seconds(partial(bench.decoder.decode, latents)))
@@ -127,7 +127,7 @@ def _decode_samples(bench: Bench) -> Iterator[Sample]:
 
 def _finish_samples(bench: Bench) -> Iterator[Sample]:
     """Safety and publish of one picture of the first bucket, with a preview to be compared with."""
-    bucket = bench.model.profile.buckets[0]
+    bucket = bench.model.profile.final.buckets[0]
     picture = bench.decoder.decode(_latents(bench.model, bucket, 1))[0]
     yield Sample(Part.SAFETY, ANY, 1, _seconds(lambda: bench.classifier.allows(picture)))
     recipe = _recipe(bench.model.profile, bucket)

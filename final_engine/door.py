@@ -75,8 +75,8 @@ class Door:
     def nearest_fit(self, wish: RenderWish, profile: ModelProfile) -> dict[str, int] | None:
         """The nearest recipe whose deadline can be met: a smaller size at all its steps, else fewer steps."""
         recipe = wish.recipe
-        bucket = profile.nearest_bucket(recipe.width, recipe.height)
-        smaller = [b for b in profile.buckets if b.width * b.height < bucket.width * bucket.height]
+        bucket = profile.final.nearest_bucket(recipe.width, recipe.height)
+        smaller = [b for b in profile.final.buckets if b.width * b.height < bucket.width * bucket.height]
         for other in sorted(smaller, key=lambda b: -b.width * b.height):
             if self.promise(wish, other).kept:
                 return {"width": other.width, "height": other.height}

@@ -37,7 +37,7 @@ class Probe:
 
     def __init__(self, settings: Settings) -> None:
         use_threads(settings.torch_threads)
-        self.model = load_model(settings.model_dir)
+        self.model = load_model(settings.model)
         self._classifier = ImageClassifier(settings.nsfw_threshold)
         self._encoder = Encoder(self.model, ByteLRU(2**24))
         self._bank = Bank(self.model, {}, 1, lambda: None)
@@ -58,7 +58,7 @@ class Probe:
 def _row(encoder: Encoder, profile: ModelProfile, name: str) -> Row:
     return Row(
         id=name,
-        bucket=max(profile.buckets, key=lambda bucket: bucket.width * bucket.height),
+        bucket=max(profile.final.buckets, key=lambda bucket: bucket.width * bucket.height),
         steps=1,
         guidance_scale=2.0,
         sampler=profile.final.sampler,

@@ -6,6 +6,7 @@ from core.errors import StartupError
 from core.recipe import Recipe, StyleUse, spelled
 from core.scheduler import Task
 from core.settings import Settings
+from sampling.profile import load_profile
 from shared_cache.registry import ReadyWorkers
 from styles.catalogue import load_catalogue
 
@@ -39,7 +40,7 @@ def fused_of(settings: Settings) -> StyleUse | None:
     """Raises: StartupError when the style is not in the model's catalogue, or its weight is no number."""
     if settings.fuse is None:
         return None
-    catalogue = load_catalogue(settings.model_dir)
+    catalogue = load_catalogue(load_profile(settings.model).styles)
     try:
         use = StyleUse.parse(settings.fuse)
     except ValueError:

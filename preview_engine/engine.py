@@ -137,7 +137,7 @@ class PreviewEngine:
         work.joined_s = self._clock()
         work.row = Row(
             id=request.preview_id,
-            bucket=self._profile.nearest_bucket(recipe.width, recipe.height),
+            bucket=self._profile.preview.nearest_bucket(recipe.width, recipe.height),
             steps=recipe.steps,
             guidance_scale=recipe.guidance_scale,
             sampler=recipe.sampler,

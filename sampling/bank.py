@@ -10,7 +10,7 @@ from pathlib import Path
 from core.errors import InvalidInput
 from core.recipe import StyleUse
 from sampling import lora
-from sampling.model import Model
+from sampling.model import Model, PoolName
 from sampling.packs import Pack, Placed, make_pack
 from sampling.rows import Row
 from sampling.style_files import Source, source_of
@@ -38,8 +38,15 @@ class Bank:
     notify: called from the loading thread when something was loaded, so that a device loop that sleeps wakes up.
     """
 
-    def __init__(self, model: Model, paths: Mapping[str, Path], slots: int, notify: Callable[[], object]) -> None:
-        self._networks = model.networks()
+    def __init__(
+        self,
+        model: Model,
+        paths: Mapping[str, Path],
+        slots: int,
+        notify: Callable[[], object],
+        pool: PoolName | None = None,
+    ) -> None:
+        self._networks = model.networks(pool)
         self._device = model.device
         self._paths = paths
         self._count = slots

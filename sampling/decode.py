@@ -30,6 +30,7 @@ class Decoder:
         self._std = torch.tensor(config.get("latents_std") or [1.0], device=model.device).view(channels)
         self._mean = torch.tensor(config.get("latents_mean") or [0.0], device=model.device).view(channels)
         self._scaling = float(config.scaling_factor)
+        self._shift = float(config.get("shift_factor") or 0.0)
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> NDArray[np.uint8]:
@@ -40,7 +41,7 @@ class Decoder:
         """
         if not bool(torch.isfinite(latents).all()):
             raise NonFinite("latents are not finite; nothing was decoded")
-        scaled = latents.to(self._device, torch.float32) * self._std / self._scaling + self._mean
+        scaled = latents.to(self._device, torch.float32) * self._std / self._scaling + self._mean + self._shift
         with self._lock:
             pixels = torch.cat([self._pixels(part) for part in torch.split(scaled, self.max_rows)])
         levels = ((pixels / 2 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)

@@ -49,14 +49,14 @@ class Denoiser:
         self._network = TracedUNet(self.unet)
         self._traceable = can_trace(self.unet)
         self._layout = Layout()
-        self._model = model
-        self._predicts_v = model.prediction_type == "v_prediction"
+        self._model, self._pool = model, pool
+        self._predicts_v = model.schedules[pool].predicts_v
         self._rows: tuple[Row, ...] = ()
         self._conditioning: Conditioning | None = None
 
     def prepare(self, row: Row) -> None:
         """Raises: InvalidInput for a schedule or latents that do not fit."""
-        begin(row, self._model)
+        begin(row, self._model, self._pool)
 
     def __call__(self, rows: Sequence[Row]) -> Tensor:
         """x0 estimates after guidance. Shapes: [n, C, h, w] fp32."""

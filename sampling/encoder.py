@@ -16,10 +16,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from core.errors import StartupError
 from core.prompt import parse_weights
 from core.recipe import StyleUse
-from sampling.model import Model, TextTower
+from sampling.model import Model, PoolName, TextTower
 from sampling.text_styles import TextStyles, TextUse
 from shared_cache.embeddings import ByteLRU, embedding_key
 from shared_cache.shared_embeddings import SharedEmbeddings
@@ -85,7 +84,8 @@ class Encoder:
     """Segments go to compel's tokenising provider as they are, so no character of a prompt is syntax here.
 
     paths: style id to LoRA file, of which the text-encoder parts act here. shared: where other processes' embeddings
-    are, bit for bit as they made them, so that which of them encoded a prompt cannot be seen in a picture.
+    are, bit for bit as they made them, so that which of them encoded a prompt cannot be seen in a picture. pool: whose
+    text encoders, where the pools have their own.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class Encoder:
         cache: ByteLRU[Embedding],
         paths: Mapping[str, Path] = NO_STYLES,
         shared: SharedEmbeddings | None = None,
+        pool: PoolName | None = None,
     ) -> None:
-        if model.towers is None:
-            raise StartupError("the model was loaded without text encoders", "add preview or final to --roles")
         self._model = model
+        self._text = model.text(pool)
         self._cache = cache
         self._shared = shared
-        self._towers = [(tower, _provider(tower)) for tower in model.towers]
-        self._styles = TextStyles(model.networks(), [tower.encoder for tower in model.towers], paths)
+        self._towers = [(tower, _provider(tower)) for tower in self._text.towers]
+        self._styles = TextStyles(model.networks(pool), [tower.encoder for tower in self._text.towers], paths)
         self._lock = threading.Lock()  # fast tokenizers raise "Already borrowed" when two threads use one
 
     def encode(self, prompt: str, styles: tuple[StyleUse, ...] = ()) -> Embedding:
@@ -112,7 +112,7 @@ class Encoder:
         """
         model, uses = self._model, self._styles.uses(styles)
         acting = [use.key for use in uses]
-        key = embedding_key(model.profile.model, model.tokenizer_version, str(model.dtype), acting, prompt)
+        key = embedding_key(model.profile.model, self._text.version, str(model.dtype), acting, prompt)
         return self._cache.get_or_compute(key, lambda: self._obtain(key, prompt, uses), lambda made: made.nbytes)
 
     def _obtain(self, key: str, prompt: str, uses: Sequence[TextUse]) -> Embedding:
@@ -145,7 +145,7 @@ class Encoder:
             sides.append(side)
         assert pooled is not None and tokens is not None  # there are two towers
         made = Embedding(torch.cat(sides, dim=-1), pooled, int((tokens.marks >= FIRST_MARK).sum()))
-        return _zeros_like(made) if self._model.force_zeros_for_empty_prompt and not prompt.strip() else made
+        return _zeros_like(made) if self._text.zero_empty and not prompt.strip() else made
 
 
 def _provider(tower: TextTower) -> EmbeddingsProvider:

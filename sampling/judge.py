@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from core.errors import InvalidInput, StartupError
+from sampling.layout import REMEDY, header_of
 from sampling.picture import Pixels
-from sampling.profile import REMEDY, check_safetensors
 
 FILE = Path("gate") / "judge.safetensors"  # in a model's folder
 HEADS = ("object", "background", "style")
@@ -84,7 +84,7 @@ def load_judge(model_dir: Path) -> Judge | None:
     path = model_dir / FILE
     if not path.exists():
         return None
-    check_safetensors(path)
+    header_of(path)
     with safe_open(path, "pt") as file:
         described = file.metadata() or {}
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping

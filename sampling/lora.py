@@ -287,13 +287,15 @@ def _first_line(error: Exception) -> str:
 
 @torch.no_grad()
 def fuse(unet: UNet2DConditionModel, path: Path, weight: float = 1.0) -> None:
-    """Adds a file's delta, times weight, to the UNet's weights for good.
+    """Adds a file's delta, times weight, to the UNet's weights for good; a network that shares them keeps its own.
 
     Raises: InvalidInput as read does.
     """
     modules: dict[str, Any] = dict(unet.named_modules())
     for layer, matrices in read(path, Networks.of(unet)).get(UNET, {}).items():
         base = modules[layer].weight
-        base += (weight * (matrices.up.float() @ matrices.down.float())).view_as(base).to(base.dtype)
-        if not bool(base.isfinite().all()):
+        delta = (weight * (matrices.up.float() @ matrices.down.float())).view(base.shape)
+        fused = (base.float() + delta).to(base.dtype)
+        if not bool(fused.isfinite().all()):
             raise InvalidInput("styles", f"{path.name} does not fit this model: {layer} overflows")
+        modules[layer].weight = torch.nn.Parameter(fused, requires_grad=False)

@@ -1,18 +1,13 @@
-"""A loaded model: the parts of a stock SDXL pipeline folder, each in the room that uses it."""
+"""A loaded model: the parts of an SDXL pipeline, each in the room that uses it."""
 
 from __future__ import annotations
 
-import copy
-import hashlib
-import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
-from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
-from diffusers.models.autoencoders.autoencoder_tiny import AutoencoderTiny
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from diffusers.schedulers.scheduling_euler_discrete import EulerDiscreteScheduler
 from diffusers.utils import logging as diffusers_logging
@@ -22,11 +17,17 @@ from transformers.utils import logging as transformers_logging
 from core.errors import InvalidInput, StartupError
 from core.profile import ModelProfile
 from sampling import lora
+from sampling.layout import REMEDY, Part, fingerprint, same, texts_of
 from sampling.lora import Networks
-from sampling.profile import REMEDY, TOKENIZERS, load_profile
+from sampling.memory import check_memory, free_bytes
+from sampling.plan import Plan, plan_of
+from sampling.pool_parts import PoolParts
+from sampling.schedule import Schedule, Spacing
+from sampling.weights import Autoencoder, open_part, twin_of
 
 PoolName = Literal["preview", "final"]
-Autoencoder: TypeAlias = AutoencoderTiny | AutoencoderKL
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+POOLS: tuple[PoolName, PoolName] = ("final", "preview")
 M = TypeVar("M", bound=torch.nn.Module)
 
 
@@ -39,28 +40,37 @@ class TextTower:
 
 
 @dataclass(frozen=True, slots=True)
+class Text:
+    """How prompts are read: one object for both pools where theirs are the same.
+
+    version names tokenizers and weights, so that what was read by others is never taken for it. zero_empty: an empty
+    prompt is all zeros.
+    """
+
+    towers: tuple[TextTower, TextTower]
+    version: str
+    zero_empty: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
-    """What load_model read; a part that no asked role needs is None.
+    """What load_model read; a part that no asked role needs is None, or not in its mapping.
 
     vae paints finals, vae_preview what is shown on the way; where the model has one for both, it is the same object.
     Units: vae_scale is pixels of a final per latent on a side.
     """
 
     profile: ModelProfile
-    folder: Path
     device: torch.device
     dtype: torch.dtype
-    towers: tuple[TextTower, TextTower] | None
+    texts: Mapping[PoolName, Text]
+    schedules: Mapping[PoolName, Schedule]
     unet_preview: UNet2DConditionModel | None
     unet_final: UNet2DConditionModel | None
     vae: Autoencoder | None
     vae_preview: Autoencoder | None
-    alphas_cumprod: tuple[float, ...]
-    prediction_type: str
     latent_channels: int
     vae_scale: int
-    force_zeros_for_empty_prompt: bool
-    tokenizer_version: str
 
     def unet(self, pool: PoolName) -> UNet2DConditionModel:
         """Raises: StartupError when the model was loaded without that role."""
@@ -69,13 +79,27 @@ class Model:
             raise StartupError(f"the model was loaded without role {pool}", f"add {pool} to --roles")
         return unet
 
-    def networks(self) -> Networks:
-        """What a style of this model may act on.
+    def text(self, pool: PoolName | None = None) -> Text:
+        """A pool's, or that of the first that is here.
 
         Raises: StartupError when the model was loaded without a role that denoises.
         """
-        unet = self.unet_final if self.unet_final is not None else self.unet("preview")
-        return Networks.of(unet, [tower.encoder for tower in self.towers or ()])
+        if pool is None and self.texts:
+            return next(iter(self.texts.values()))
+        if pool is None or pool not in self.texts:
+            raise StartupError(
+                "the model was loaded without text encoders", f"add {pool or 'preview or final'} to --roles"
+            )
+        return self.texts[pool]
+
+    def networks(self, pool: PoolName | None = None) -> Networks:
+        """What a style of this model may act on in a pool, or in the first that is here.
+
+        Raises: StartupError when the model was loaded without a role that denoises.
+        """
+        if pool is None:
+            pool = "final" if self.unet_final is not None else "preview"
+        return Networks.of(self.unet(pool), [tower.encoder for tower in self.texts[pool].towers])
 
     def decoder(self, pool: PoolName) -> Autoencoder:
         """Raises: StartupError when the model was loaded without a role that shows such pictures."""
@@ -87,42 +111,24 @@ class Model:
 
 
 def load_model(
-    folder: Path,
+    model: str | Path,
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
     roles: Collection[str] = ("preview", "final", "decode"),
 ) -> Model:
-    """Reads the parts that the roles need.
+    """Reads the parts of what FIRSTLIGHT_MODEL may name that the roles need; parts that are equal are read once.
 
-    Raises: StartupError naming what is missing, broken or not of a kind we can run.
+    dtype: what is computed in. The profile may have large matrices held in less; layers turn them up as they compute.
+
+    Raises: StartupError naming what is missing, broken, not of a kind we can run, or too large.
     """
-    profile = load_profile(folder)
+    plan = plan_of(model)
     _quieten_libraries()
-    scheduler = EulerDiscreteScheduler.from_config(_config(folder / "scheduler" / "scheduler_config.json"))
-    if scheduler.config.prediction_type not in ("epsilon", "v_prediction"):
-        raise StartupError(f"prediction_type {scheduler.config.prediction_type!r} is unknown", REMEDY)
-    index, vae_config = _config(folder / "model_index.json"), _config(folder / "vae" / "config.json")
-    final, preview = _load_unets(folder, profile, dtype, roles)
-    denoises = "preview" in roles or "final" in roles
     place = torch.device(device)
-    vae, vae_preview = _load_vaes(folder, profile, dtype, place, roles)
-    return Model(
-        profile=profile,
-        folder=folder,
-        device=place,
-        dtype=dtype,
-        towers=_load_towers(folder, dtype, place) if denoises else None,
-        unet_preview=None if preview is None else _settle(preview, place),
-        unet_final=None if final is None else _settle(final, place),
-        vae=vae,
-        vae_preview=vae_preview,
-        alphas_cumprod=tuple(scheduler.alphas_cumprod.double().tolist()),
-        prediction_type=str(scheduler.config.prediction_type),
-        latent_channels=int(vae_config["latent_channels"]),
-        vae_scale=2 ** (len(vae_config["block_out_channels"]) - 1),
-        force_zeros_for_empty_prompt=bool(index.get("force_zeros_for_empty_prompt", True)),
-        tokenizer_version=_digest_tokenizers(folder),
-    )
+    free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else free_bytes()
+    held = dtype if plan.weights is None else PRECISIONS[plan.weights]
+    check_memory(plan, roles, str(held).removeprefix("torch."), free)
+    return _Loader(plan, place, dtype, held).load(roles)
 
 
 def _quieten_libraries() -> None:
@@ -132,74 +138,106 @@ def _quieten_libraries() -> None:
     transformers_logging.disable_progress_bar()
 
 
-def _load_unets(
-    folder: Path, profile: ModelProfile, dtype: torch.dtype, roles: Collection[str]
-) -> tuple[UNet2DConditionModel | None, UNet2DConditionModel | None]:
-    """The final and the preview UNet; each pool has its own copy, since adapters are switched on it."""
-    if "preview" not in roles and "final" not in roles:
-        return None, None
-    base = _load_part(UNet2DConditionModel, folder / "unet", dtype)
-    if "preview" not in roles:
-        return base, None
-    preview = copy.deepcopy(base) if "final" in roles else base
-    if profile.preview.adapter is not None:
-        try:
-            lora.fuse(preview, folder / profile.preview.adapter)
-        except InvalidInput as error:
-            raise StartupError(f"preview adapter: {error.message}", REMEDY) from error
-    return base if "final" in roles else None, preview
+class _Loader:
+    """Opens the parts of a plan, each once."""
+
+    def __init__(self, plan: Plan, device: torch.device, dtype: torch.dtype, held: torch.dtype) -> None:
+        self._plan = plan
+        self._device = device
+        self._dtype = dtype
+        self._held = held
+        self._texts: list[tuple[PoolParts, Text]] = []
+        self._vaes: list[tuple[Part, Autoencoder]] = []
+
+    def load(self, roles: Collection[str]) -> Model:
+        pools = {"final": self._plan.final, "preview": self._plan.preview}
+        asked = [pool for pool in POOLS if pool in roles]
+        final, preview = self._unets(asked)
+        vae, vae_preview = self._decoders(roles)
+        return Model(
+            profile=self._plan.profile,
+            device=self._device,
+            dtype=self._dtype,
+            texts={pool: self._text(pools[pool]) for pool in asked},
+            schedules={pool: schedule_of(pools[pool].scheduler) for pool in POOLS},
+            unet_preview=preview,
+            unet_final=final,
+            vae=vae,
+            vae_preview=vae_preview,
+            latent_channels=int(self._plan.final.vae.config["latent_channels"]),
+            vae_scale=self._plan.final.pixels_a_latent,
+        )
+
+    def _unets(self, asked: Collection[PoolName]) -> tuple[UNet2DConditionModel | None, UNet2DConditionModel | None]:
+        """The final and the preview UNet; each pool has its own, since adapters are fused and act on it, but where both
+        come from the same files they share the memory of all weights that the preview adapter leaves alone."""
+        final = self._settled(self._open(self._plan.final.unet)) if "final" in asked else None
+        if "preview" not in asked:
+            return final, None
+        parts = self._plan.preview
+        shares = final is not None and same(parts.unet, self._plan.final.unet)
+        preview = self._settled(twin_of(final) if shares else self._open(parts.unet))
+        if parts.adapter is not None:
+            try:
+                lora.fuse(preview, parts.adapter)
+            except InvalidInput as error:
+                raise StartupError(f"preview adapter: {error.message}", REMEDY) from error
+        return final, preview
+
+    def _text(self, parts: PoolParts) -> Text:
+        version = text_version(parts) + ("" if self._held is self._dtype else f"-{self._held}")
+        for known, text in self._texts:
+            if text.version == version and all(same(a, b) for a, b in zip(known.text, parts.text, strict=True)):
+                return text
+        towers = [
+            TextTower(
+                CLIPTokenizer.from_pretrained(folder, local_files_only=True),
+                self._settled(self._open(part)),
+            )
+            for folder, part in zip(parts.tokenizers, parts.text, strict=True)
+        ]
+        text = Text((towers[0], towers[1]), version, parts.zero_empty)
+        self._texts.append((parts, text))
+        return text
+
+    def _decoders(self, roles: Collection[str]) -> tuple[Autoencoder | None, Autoencoder | None]:
+        """The decoders of finals and of previews; the second also serves the glimpses of the final role."""
+        shows = "preview" in roles or "final" in roles
+        shown = self._plan.preview.decoder or self._plan.preview.vae
+        both = shows and same(shown, self._plan.final.vae)
+        finals = self._vae(self._plan.final.vae) if "decode" in roles or both else None
+        return finals, self._vae(shown) if shows else None
+
+    def _vae(self, part: Part) -> Autoencoder:
+        for known, vae in self._vaes:
+            if same(known, part):
+                return vae
+        made: Autoencoder = self._settled(open_part(part, self._dtype, self._dtype))
+        self._vaes.append((part, made))
+        return made
+
+    def _open(self, part: Part) -> Any:
+        """A network whose layers compute in the precision of what they are given."""
+        return open_part(part, self._dtype, self._held)
+
+    def _settled(self, module: M) -> M:
+        """Onto the device, convolution weights channels last, which takes a third off a forward on a processor."""
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub leaves it out
+        return module.to(self._device).eval().requires_grad_(False)
 
 
-def _load_towers(folder: Path, dtype: torch.dtype, device: torch.device) -> tuple[TextTower, TextTower]:
-    first = _load_part(CLIPTextModel, folder / "text_encoder", dtype)
-    second = _load_part(CLIPTextModelWithProjection, folder / "text_encoder_2", dtype)
-    tokenizers = [CLIPTokenizer.from_pretrained(folder / part, local_files_only=True) for part in TOKENIZERS]
-    return TextTower(tokenizers[0], _settle(first, device)), TextTower(tokenizers[1], _settle(second, device))
+def text_version(parts: PoolParts) -> str:
+    """A name for tokenizers and text encoders: other ones have another."""
+    texts = [path for folder in parts.tokenizers for path in texts_of(folder)]
+    return fingerprint(parts.text, texts) + ("" if parts.zero_empty else "-")
 
 
-def _load_vaes(
-    folder: Path, profile: ModelProfile, dtype: torch.dtype, device: torch.device, roles: Collection[str]
-) -> tuple[Autoencoder | None, Autoencoder | None]:
-    """The decoders of finals and of previews; the second also serves the glimpses of the final role."""
-    small = profile.preview.decoder
-    shows = "preview" in roles or "final" in roles
-    finals = _load_vae(folder / "vae", dtype, device) if "decode" in roles or (shows and small is None) else None
-    if not shows:
-        return finals, None
-    return finals, finals if small is None else _load_vae(folder / small, dtype, device)
-
-
-def _load_vae(folder: Path, dtype: torch.dtype, device: torch.device) -> Autoencoder:
-    kinds = {"AutoencoderTiny": AutoencoderTiny, "AutoencoderKL": AutoencoderKL}
-    class_name = str(_config(folder / "config.json")["_class_name"])
-    if class_name not in kinds:
-        raise StartupError(f"autoencoder {class_name!r} is unknown; known are {', '.join(kinds)}", REMEDY)
-    return _settle(_load_part(kinds[class_name], folder, dtype), device)
-
-
-def _load_part(kind: Any, folder: Path, dtype: torch.dtype) -> Any:
-    """Raises: StartupError when weights are missing; the libraries would fill them with noise and carry on."""
-    part, info = kind.from_pretrained(folder, torch_dtype=dtype, local_files_only=True, output_loading_info=True)
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise StartupError(f"{folder} lacks {len(missing)} weights of {kind.__name__}, the first {missing[0]}", REMEDY)
-    return part
-
-
-def _settle(module: M, device: torch.device) -> M:
-    """Onto the device, convolution weights channels last, which takes a third off a forward on a processor."""
-    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub leaves it out
-    return module.to(device).eval().requires_grad_(False)
-
-
-def _config(path: Path) -> dict[str, Any]:
-    fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return fields
-
-
-def _digest_tokenizers(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for part in TOKENIZERS:
-        for path in sorted((folder / part).iterdir()):
-            digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
+def schedule_of(config: Mapping[str, object]) -> Schedule:
+    """The training schedule that a scheduler's config describes, whichever scheduler it is of."""
+    scheduler = EulerDiscreteScheduler.from_config(dict(config))
+    return Schedule(
+        alphas_cumprod=tuple(scheduler.alphas_cumprod.double().tolist()),
+        predicts_v=scheduler.config.prediction_type == "v_prediction",
+        spacing=Spacing(scheduler.config.timestep_spacing),
+        offset=int(scheduler.config.steps_offset),
+    )

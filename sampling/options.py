@@ -16,10 +16,10 @@ DTYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.float16, torch.
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One way; load reads a model folder as it wants it, both pools and the decoder."""
+    """One way; load reads a model as it wants it, both pools and the decoder."""
 
     name: str
-    load: Callable[[Path], Model]
+    load: Callable[[str | Path], Model]
 
 
 def known_options() -> dict[str, Option]:

@@ -62,10 +62,11 @@ class Painter:
     def __init__(
         self, model: Model, pool: PoolName, encoder: Encoder, paths: Mapping[str, Path], max_rows: int, slots: int = 8
     ) -> None:
-        self._profile, self._pool, self._paths = model.profile, pool, paths
+        self._paths = paths
+        self._defaults = model.profile.preview if pool == "preview" else model.profile.final
         self._max_rows = max_rows
         self._encoder, self._encode = encoder, EncodeStage(encoder, lambda: None)
-        self._bank = Bank(model, paths, slots, lambda: None)
+        self._bank = Bank(model, paths, slots, lambda: None, pool)
         self._loop = StepLoop(Denoiser(model, pool), self._bank, max_rows, perf_counter)
         self._decoder = Decoder(model, pool)
         self.busy_s = 0.0
@@ -79,8 +80,7 @@ class Painter:
 
     def warm(self) -> None:
         """One step of every bucket and style, as a worker does before it is ready."""
-        pool = self._profile.preview if self._pool == "preview" else self._profile.final
-        warm(self._loop, self._encoder, self._decoder, self._profile, pool, list(self._paths))
+        warm(self._loop, self._encoder, self._decoder, self._defaults, list(self._paths))
 
     def paint(self, wishes: Sequence[Wish]) -> Iterator[Painted]:
         """Each wish as it ends; they join in their order, as far as there is room."""
@@ -110,7 +110,7 @@ class Painter:
         assert encoded.positive is not None
         return Row(
             id=wish.id,
-            bucket=self._profile.nearest_bucket(recipe.width, recipe.height),
+            bucket=self._defaults.nearest_bucket(recipe.width, recipe.height),
             steps=recipe.steps,
             guidance_scale=recipe.guidance_scale,
             sampler=recipe.sampler,

@@ -37,7 +37,7 @@ class Row:
     init_latents: Tensor | None = None
 
     step_index: int = field(default=0, init=False)
-    timesteps: list[int] = field(default_factory=list, init=False)
+    timesteps: list[float] = field(default_factory=list, init=False)
     sigmas: list[float] = field(default_factory=list, init=False)
     latents: Tensor = field(default_factory=lambda: torch.empty(0), init=False)
     denoised: Tensor | None = field(default=None, init=False)

@@ -79,12 +79,15 @@ class Slot:
 
 
 class SlotLinear(torch.nn.Linear):
-    """Shapes: x [n, in] or [n, tokens, in] to the same with out."""
+    """Computes in the precision of x, whatever its weight is held in.
+
+    Shapes: x [n, in] or [n, tokens, in] to the same with out.
+    """
 
     slot: Slot | None = None  # peft makes layers of its own of a layer's class
 
     def forward(self, x: Tensor) -> Tensor:
-        base = super().forward(x)
+        base = torch.nn.functional.linear(x, self.weight.to(x.dtype), self.bias)
         found = None if self.slot is None else self.slot.acting(x)
         if found is None:
             return base
@@ -117,12 +120,15 @@ _each_row_its_own: Callable[..., Tensor] = torch.jit.script_if_tracing(_grouped)
 
 
 class SlotConv2d(torch.nn.Conv2d):
-    """Shapes: x [n, in, h, w] to [n, out, h', w']."""
+    """Computes in the precision of x, whatever its weight is held in.
+
+    Shapes: x [n, in, h, w] to [n, out, h', w'].
+    """
 
     slot: Slot | None = None  # peft makes layers of its own of a layer's class
 
     def forward(self, x: Tensor) -> Tensor:
-        base = super().forward(x)
+        base: Tensor = self._conv_forward(x, self.weight.to(x.dtype), self.bias)
         found = None if self.slot is None else self.slot.acting(x)
         if found is None:
             return base

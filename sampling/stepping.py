@@ -10,28 +10,29 @@ from torch import Tensor
 
 from core.errors import InvalidInput
 from core.recipe import Sampler
-from sampling.model import Model
+from sampling.model import Model, PoolName
 from sampling.noise import row_generator
 from sampling.rows import Row
 from sampling.samplers import SAMPLERS, History, consistency_boundary
-from sampling.schedule import sigmas_for, timesteps_for
+from sampling.schedule import Schedule
 
 
-def begin(row: Row, model: Model) -> None:
+def begin(row: Row, model: Model, pool: PoolName) -> None:
     """Gives a row its schedule, generator and first latents.
 
     Raises: InvalidInput for a schedule or latents that do not fit.
     """
     if row.guided and row.negative is None:
         raise InvalidInput("negative_prompt", "guidance above 1 needs a negative embedding, also of an empty text")
-    row.timesteps = timesteps_for(row.sampler, row.steps, row.strength)
-    row.sigmas = sigmas_for(row.timesteps, model.alphas_cumprod)
+    schedule = model.schedules[pool]
+    row.timesteps = schedule.timesteps(row.sampler, row.steps, row.strength)
+    row.sigmas = schedule.sigmas(row.timesteps)
     row.generator = row_generator(row.seed)
     scale = model.vae_scale
     shape = (model.latent_channels, row.bucket.height // scale, row.bucket.width // scale)
     noise = torch.randn(shape, generator=row.generator)
     row.step_index, row.denoised = 0, None
-    row.latents = _start(row, noise).to(model.device)
+    row.latents = _start(row, noise, schedule).to(model.device)
 
 
 @torch.no_grad()
@@ -44,10 +45,11 @@ def advance(rows: Sequence[Row], estimates: Sequence[Tensor]) -> None:
         _advance_alike(sampler, [rows[i] for i in places], torch.stack([estimates[i] for i in places]))
 
 
-def _start(row: Row, noise: Tensor) -> Tensor:
+def _start(row: Row, noise: Tensor, schedule: Schedule) -> Tensor:
     sigma = row.sigmas[0]
     if row.init_latents is None:
-        return noise * (math.sqrt(1 + sigma**2) if SAMPLERS[row.sampler].unit_start else sigma)
+        unit = schedule.unit_start(SAMPLERS[row.sampler].unit_start)
+        return noise * (math.sqrt(1 + sigma**2) if unit else sigma)
     if row.init_latents.shape != noise.shape:
         given, wanted = tuple(row.init_latents.shape), tuple(noise.shape)
         raise InvalidInput("init_latents", f"shape {given}, this bucket has {wanted}")

@@ -8,7 +8,7 @@ from time import sleep
 from typing import Any
 
 from core.errors import InvalidInput
-from core.profile import Bucket, ModelProfile, Pool
+from core.profile import Bucket, Pool
 from core.recipe import StyleUse
 from sampling.decode import Decoder
 from sampling.encoder import Encoder
@@ -20,20 +20,18 @@ PROMPT = "a warm light"
 MAX_STYLES = 8  # enough to learn which layers styles act on
 
 
-def warm(
-    loop: StepLoop, encoder: Encoder, decoder: Decoder, profile: ModelProfile, pool: Pool, styles: Sequence[str] = ()
-) -> None:
+def warm(loop: StepLoop, encoder: Encoder, decoder: Decoder, pool: Pool, styles: Sequence[str] = ()) -> None:
     """Also runs the styles once, so that the network is recorded with all layers that they act on.
 
     Raises: whatever the model raises; a worker that cannot paint must not become ready. A style that cannot be used is
     logged.
     """
-    for bucket in profile.buckets:
+    for bucket in pool.buckets:
         row = _row(encoder, pool, bucket)
         for error in _run(loop, [row]):
             raise error
         decoder.decode(row.latents[None])
-    rows = [_row(encoder, pool, profile.buckets[0], style) for style in styles[:MAX_STYLES]]
+    rows = [_row(encoder, pool, pool.buckets[0], style) for style in styles[:MAX_STYLES]]
     for error in _run(loop, rows):
         if not isinstance(error, InvalidInput):
             raise error

@@ -66,11 +66,10 @@ class Catalogue:
         return {style.id: style.path for style in self.styles}
 
 
-def load_catalogue(model_dir: Path) -> Catalogue:
-    """Reads and checks everything; a model without styles.json has no styles."""
-    folder = Path(model_dir) / "styles"
-    listing = folder / "styles.json"
-    if not listing.exists():
+def load_catalogue(folder: Path | None) -> Catalogue:
+    """Reads and checks everything in a model's folder of styles; one without styles.json has none."""
+    listing = None if folder is None else folder / "styles.json"
+    if folder is None or listing is None or not listing.exists():
         return Catalogue()
     try:
         entries = json.loads(listing.read_text(encoding="utf-8"))

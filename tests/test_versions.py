@@ -26,7 +26,7 @@ def apps(tmp_path: Path, bundle: Path, redis_url: str) -> Iterator[tuple[Running
     """The second one is not started."""
     model = another_version(bundle, tmp_path / "model")
     first = RunningApp(tmp_path / "first", REDIS_URL=redis_url)
-    second = RunningApp(tmp_path / "second", REDIS_URL=redis_url, FIRSTLIGHT_MODEL_DIR=str(model))
+    second = RunningApp(tmp_path / "second", REDIS_URL=redis_url, FIRSTLIGHT_MODEL=str(model))
     first.start()
     yield first, second
     for app in (second, first):
@@ -39,7 +39,7 @@ def test_work_waits_for_workers_of_its_own_version(
 ) -> None:
     first, second = apps
     lonely = RunningApp(
-        tmp_path / "lonely", REDIS_URL=redis_url, FIRSTLIGHT_MODEL_DIR=str(tmp_path / "model"), FIRSTLIGHT_ROLES=""
+        tmp_path / "lonely", REDIS_URL=redis_url, FIRSTLIGHT_MODEL=str(tmp_path / "model"), FIRSTLIGHT_ROLES=""
     )
     lonely.start(ready=False)
     with httpx.Client(base_url=lonely.url, timeout=TIMEOUT_S) as http:

@@ -114,7 +114,7 @@ class Case:
     def recipe(self, profile: ModelProfile, pool: PoolName) -> Recipe:
         """With the pool's defaults, in the size of the model that has this shape."""
         chosen = profile.preview if pool == "preview" else profile.final
-        size = profile.nearest_bucket(*self.shape)
+        size = profile.final.nearest_bucket(*self.shape)
         handoff = Handoff.MATCH if pool == "final" and self.follows else Handoff.FRESH
         return Recipe(
             prompt=self.prompt,

@@ -68,13 +68,13 @@ class Gate:
         self, painter: Painter, pool: PoolName, cases: Sequence[Case], told: Callable[[], object]
     ) -> list[Made]:
         """Some cases one by one, then the others together, those of a size after each other."""
-        sizes = self._model.profile.buckets
+        sizes = self._model.profile.final.buckets
         together = sorted((case for case in cases if not case.alone), key=lambda case: sizes.index(self._size(case)))
         made = [one for case in cases if case.alone for one in self._paint_group(painter, pool, [case], told)]
         return made + (self._paint_group(painter, pool, together, told) if together else [])
 
     def _size(self, case: Case) -> Bucket:
-        return self._model.profile.nearest_bucket(*case.shape)
+        return self._model.profile.final.nearest_bucket(*case.shape)
 
     def _paint_group(
         self, painter: Painter, pool: PoolName, cases: Sequence[Case], told: Callable[[], object]

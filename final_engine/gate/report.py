@@ -18,6 +18,8 @@ from final_engine.gate.reference import Reference, write_reference
 from sampling.judge import load_judge
 from sampling.options import Option, known_options
 from sampling.picture import Pixels
+from sampling.plan import folder_of
+from sampling.profile import load_profile
 from sampling.safety import ImageClassifier
 from sampling.threads import use_threads
 from styles.catalogue import load_catalogue
@@ -83,7 +85,7 @@ def chosen_options(names: Sequence[str]) -> list[Option]:
 
 
 def cases_of(settings: Settings, short: bool) -> tuple[Case, ...]:
-    return gate_set(load_catalogue(settings.model_dir).ids(), short)
+    return gate_set(load_catalogue(load_profile(settings.model).styles).ids(), short)
 
 
 def evaluate(
@@ -99,13 +101,13 @@ def evaluate(
     Raises: InvalidInput when times are to be compared with those of another machine.
     """
     use_threads(settings.torch_threads)  # as a worker does
-    model = option.load(settings.model_dir)
+    model = option.load(settings.model)
     identity = identity_of(model)
     if time_tolerance is not None and reference is not None and reference.identity != identity:
         raise InvalidInput("--time-tolerance", f"the reference was timed with {reference.identity}, this is {identity}")
-    paths = load_catalogue(settings.model_dir).paths()
+    paths = load_catalogue(load_profile(settings.model).styles).paths()
     classifier = ImageClassifier(settings.nsfw_threshold)
-    gate = Gate(model, paths, load_judge(settings.model_dir), classifier, settings.max_final_rows)
+    gate = Gate(model, paths, load_judge(folder_of(settings.model)), classifier, settings.max_final_rows)
     made = gate.paint(cases, told)
     lines = [
         _line(option.name, pool, [one for one in made if one.pool == pool], reference, time_tolerance) for pool in POOLS

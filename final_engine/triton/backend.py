@@ -142,7 +142,7 @@ class RenderModel:
     def _recipe(self, request: Any) -> Recipe:
         """Raises: InvalidInput, BlockedPrompt as the product does."""
         profile = self._model.profile
-        size, pool = profile.buckets[0], profile.final
+        size, pool = profile.final.buckets[0], profile.final
         recipe = Recipe(
             prompt=_text(request, "PROMPT"),
             negative_prompt=_text(request, "NEGATIVE_PROMPT", ""),
@@ -164,7 +164,7 @@ class RenderModel:
     def _begin(self, recipe: Recipe) -> Row:
         row = Row(
             id="render",
-            bucket=self._model.profile.nearest_bucket(recipe.width, recipe.height),
+            bucket=self._model.profile.final.nearest_bucket(recipe.width, recipe.height),
             steps=recipe.steps,
             guidance_scale=recipe.guidance_scale,
             sampler=recipe.sampler,
@@ -173,7 +173,7 @@ class RenderModel:
             embedding=_encoded(recipe.prompt),
             negative=_encoded(recipe.negative_prompt),
         )
-        begin(row, self._model)
+        begin(row, self._model, "final")
         return row
 
     def _step(self, row: Row) -> dict[str, Tensor]:

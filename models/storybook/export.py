@@ -37,6 +37,8 @@ def describe(guidance: float, preview: str, painted: int) -> dict[str, object]:
         "id": "storybook",
         "version": "1",
         "licence": _LICENCE,
+        "commercial": True,
+        "about": "the small model in the repository; nothing to fetch, no GPU needed",
         "buckets": [[painted * width, painted * height] for height, width in BUCKETS],
         "preview": {**_PREVIEWS[preview], **decoder, "steps": 4, "guidance_scale": 1.0},
         "final": {"sampler": "euler", "steps": 25, "guidance_scale": guidance},

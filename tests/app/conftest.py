@@ -111,7 +111,7 @@ class Web:
 def web_settings(tmp_path_factory: pytest.TempPathFactory, bundle: Path) -> Iterator[Settings]:
     folder = tmp_path_factory.mktemp("web")
     embedded = EmbeddedRedis(folder)
-    yield load_settings(data_dir=folder, model_dir=bundle, redis_url=embedded.start(), lane_capacity=1000)
+    yield load_settings(data_dir=folder, model=str(bundle), redis_url=embedded.start(), lane_capacity=1000)
     embedded.stop()
 
 

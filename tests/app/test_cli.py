@@ -210,15 +210,23 @@ def test_serve_names_a_taken_port(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["serve", "worker"])
 def test_missing_model_folder_is_named(tmp_path: Path, verb: str) -> None:
-    done = firstlight(verb, FIRSTLIGHT_PORT="0", FIRSTLIGHT_DATA_DIR=str(tmp_path), FIRSTLIGHT_MODEL_DIR=str(tmp_path))
+    done = firstlight(verb, FIRSTLIGHT_PORT="0", FIRSTLIGHT_DATA_DIR=str(tmp_path), FIRSTLIGHT_MODEL=str(tmp_path))
     assert done.returncode == 2
-    assert str(tmp_path / "storybook.json") in done.stderr and "Traceback" not in done.stderr
+    assert str(tmp_path / "model_index.json") in done.stderr and "Traceback" not in done.stderr
+
+
+def test_serve_refuses_a_model_that_does_not_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Before anything is started: a worker that cannot load would be started again and again."""
+    monkeypatch.setenv("FIRSTLIGHT_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr("sampling.memory.free_bytes", lambda: 1000)
+    told = run(app, ["serve", "--port", "0", "--json"])
+    assert told.exit_code == 2 and "are missing" in json.loads(told.stdout)["error"]["message"]
 
 
 def test_command_without_a_server_tells_why_none_starts(tmp_path: Path) -> None:
-    done = firstlight("preview", "a cat", FIRSTLIGHT_DATA_DIR=str(tmp_path), FIRSTLIGHT_MODEL_DIR=str(tmp_path))
+    done = firstlight("preview", "a cat", FIRSTLIGHT_DATA_DIR=str(tmp_path), FIRSTLIGHT_MODEL=str(tmp_path))
     assert done.returncode == 1
-    assert str(tmp_path / "storybook.json") in done.stderr and "Traceback" not in done.stderr
+    assert str(tmp_path / "model_index.json") in done.stderr and "Traceback" not in done.stderr
     assert done.stderr.startswith("no server here; starting one for the moment\n") and done.stdout == ""
 
 
@@ -276,12 +284,10 @@ def test_style_that_cannot_be_used_is_named_with_its_reason(tmp_path: Path, bund
     shutil.copytree(bundle, model)
     file = model / "styles" / "ink.safetensors"
     file.write_bytes(file.read_bytes()[:5000])
-    done = firstlight("styles", FIRSTLIGHT_DATA_DIR=str(tmp_path / "data"), FIRSTLIGHT_MODEL_DIR=str(model))
+    done = firstlight("styles", FIRSTLIGHT_DATA_DIR=str(tmp_path / "data"), FIRSTLIGHT_MODEL=str(model))
     assert done.returncode == 0 and "noto" in done.stdout and "ink" not in done.stdout
     assert "left out: ink (ink.safetensors)" in done.stderr and "cut off" in done.stderr
-    missing = firstlight(
-        "styles", FIRSTLIGHT_DATA_DIR=str(tmp_path / "data"), FIRSTLIGHT_MODEL_DIR=str(tmp_path / "no")
-    )
+    missing = firstlight("styles", FIRSTLIGHT_DATA_DIR=str(tmp_path / "data"), FIRSTLIGHT_MODEL=str(tmp_path / "no"))
     assert missing.returncode == 2 and "what to do" in missing.stderr
 
 

@@ -100,8 +100,8 @@ def test_gradio_gives_away_no_files_and_takes_none(web: Web, client: httpx.Clien
 def test_broken_model_folder_is_named(web_settings: Settings, tmp_path: Path) -> None:
     from app.gateway import create_app
 
-    with pytest.raises(StartupError, match=r"storybook\.json"):
-        create_app(web_settings.model_copy(update={"model_dir": tmp_path}))
+    with pytest.raises(StartupError, match=r"model_index\.json"):
+        create_app(web_settings.model_copy(update={"model": str(tmp_path)}))
 
 
 def test_queue_that_is_not_there_is_told(web_settings: Settings, tmp_path: Path) -> None:

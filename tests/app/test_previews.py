@@ -40,7 +40,7 @@ def test_defaults_are_the_preview_pools_and_the_seed_is_random(
         web.pool.answer(request)
         assert waiting.result(5).json()["seed"] == request.recipe.seed
         seeds.add(request.recipe.seed)
-        pool, bucket = web.context.profile.preview, web.context.profile.buckets[0]
+        pool, bucket = web.context.profile.preview, web.context.profile.preview.buckets[0]
         recipe = request.recipe
         assert (recipe.steps, recipe.sampler, recipe.guidance_scale) == (pool.steps, pool.sampler, pool.guidance_scale)
         assert (recipe.width, recipe.height) == (bucket.width, bucket.height)

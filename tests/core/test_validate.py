@@ -7,13 +7,12 @@ from core.profile import Bucket, Limits, ModelProfile, Pool
 from core.recipe import MAX_SEED, Recipe, Sampler, StyleUse
 from core.validate import check_recipe
 
+BUCKETS = (Bucket(128, 128), Bucket(152, 104), Bucket(104, 152))
 PROFILE = ModelProfile(
     "storybook",
     "0",
-    "Apache-2.0",
-    (Bucket(128, 128), Bucket(152, 104), Bucket(104, 152)),
-    Pool(Sampler.LCM, 4, 1.0),
-    Pool(Sampler.EULER, 25, 4.0),
+    Pool(Sampler.LCM, 4, 1.0, BUCKETS),
+    Pool(Sampler.EULER, 25, 4.0, BUCKETS),
     Limits(),
 )
 GOOD = Recipe("a cat", "", 7, 128, 128, 25, 4.0, Sampler.EULER, (), "storybook", "0")
@@ -85,7 +84,7 @@ def test_check_recipe_bounds_steps_by_pool() -> None:
     [((128, 128), "128x128"), ((64, 64), "128x128"), ((152, 100), "152x104"), ((64, 152), "104x152")],
 )
 def test_nearest_bucket_follows_the_aspect(asked: tuple[int, int], bucket: str) -> None:
-    assert str(PROFILE.nearest_bucket(*asked)) == bucket
+    assert str(PROFILE.final.nearest_bucket(*asked)) == bucket
 
 
 def test_recipe_round_trips_through_json() -> None:

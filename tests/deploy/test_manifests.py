@@ -223,7 +223,7 @@ def test_pool_keeps_a_warm_minimum_and_has_an_end(name: str) -> None:
 
 def test_streams_that_are_watched_are_those_that_fill() -> None:
     profile = load_profile(BUNDLE)
-    buckets = [str(bucket) for bucket in profile.buckets]
+    buckets = [str(bucket) for bucket in profile.final.buckets]
     expected = {
         "firstlight-final": {keys.lane(STANDARD, bucket) for bucket in buckets},
         "firstlight-decode": {keys.stream(decode_stage(model_name(profile.id, profile.version)))},

@@ -131,7 +131,7 @@ class FinalPath:
         return Admission(**{**fields, **changes})
 
     def lanes_of(self, consumer: str) -> Lanes:
-        return Lanes(self.client, [str(bucket) for bucket in self.profile.buckets], consumer)
+        return Lanes(self.client, [str(bucket) for bucket in self.profile.final.buckets], consumer)
 
     def _live_costs(self, role: str) -> LiveCosts:
         return LiveCosts(self.costs, f"test/{role}", CostTable())

@@ -80,7 +80,8 @@ def test_blocked_prompt_writes_nothing(path: FinalPath) -> None:
 
 
 def test_smaller_size_is_offered_before_fewer_steps(path: FinalPath) -> None:
-    small = replace(path.profile, buckets=(Bucket(128, 128), Bucket(96, 96)))
+    sizes = (Bucket(128, 128), Bucket(96, 96))
+    small = replace(path.profile, final=replace(path.profile.final, buckets=sizes))
     path.costs.save("here", replace_steps({"128x128": {2: 0.1}, "96x96": {2: 0.03}}))
     with pytest.raises(Overloaded) as caught:
         path.admit_with(profile=small).submit("ann", RenderWish(a_final_recipe(steps=50), deadline_s=2.5))

@@ -9,7 +9,7 @@ from sampling.safety import ImageClassifier
 def test_every_part_bucket_and_count_is_measured(parts: Parts, classifier: ImageClassifier) -> None:
     bench = Bench(parts.model, parts.encoder, parts.final, parts.decoder, classifier)
     table = table_of(calibrate(bench, max_rows=2, rounds=1))
-    buckets = {str(bucket) for bucket in parts.model.profile.buckets}
+    buckets = {str(bucket) for bucket in parts.model.profile.final.buckets}
     assert set(table.seconds) == set(Part)
     assert set(table.seconds[Part.STEP]) == set(table.seconds[Part.DECODE]) == buckets
     assert all(set(counts) == {1, 2} for counts in table.seconds[Part.STEP].values())

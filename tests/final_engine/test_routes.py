@@ -79,7 +79,7 @@ def test_dedicated_worker_takes_over_renders_of_the_style_alone(client: redis.Re
     ("text", "use"), [("ink", None), ("ink:0.5", StyleUse("ink", 0.5)), ("noto:1", StyleUse("noto", 1.0))]
 )
 def test_fuse_is_read_with_and_without_weight(bundle: Path, text: str, use: StyleUse | None) -> None:
-    found = fused_of(Settings(fuse=text, model_dir=bundle))
+    found = fused_of(Settings(fuse=text, model=str(bundle)))
     assert found is not None and found.id == text.partition(":")[0]
     assert use is None or found == use
 
@@ -87,8 +87,8 @@ def test_fuse_is_read_with_and_without_weight(bundle: Path, text: str, use: Styl
 @pytest.mark.parametrize(("text", "words"), [("nope", "no style 'nope'"), ("ink:much", "no number")])
 def test_fuse_that_cannot_be_is_told(bundle: Path, text: str, words: str) -> None:
     with pytest.raises(StartupError, match=words):
-        fused_of(Settings(fuse=text, model_dir=bundle))
+        fused_of(Settings(fuse=text, model=str(bundle)))
 
 
 def test_nothing_is_fused_by_default(bundle: Path) -> None:
-    assert fused_of(Settings(model_dir=bundle)) is None
+    assert fused_of(Settings(model=str(bundle))) is None

@@ -68,9 +68,9 @@ def test_bundle_is_small_and_has_its_card(bundle: Path) -> None:
 
 
 def test_profile_and_styles_say_what_is_there(bundle: Path) -> None:
-    profile, catalogue = load_profile(bundle), load_catalogue(bundle)
+    profile, catalogue = load_profile(bundle), load_catalogue(bundle / "styles")
     described = json.loads((bundle / "storybook.json").read_text())
-    assert len(profile.buckets) == 5 and profile.id == "storybook" and len(described["objects"]) >= 50
+    assert len(profile.final.buckets) == 5 and profile.id == "storybook" and len(described["objects"]) >= 50
     assert len(catalogue.all()) >= 2 and not catalogue.problems
     card = (bundle / "README.md").read_text()
     assert all(style.id in card for style in catalogue.all())

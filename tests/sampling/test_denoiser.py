@@ -11,6 +11,7 @@ from torch import Tensor
 
 from core.profile import Bucket
 from core.recipe import Sampler
+from core.settings import BUNDLED_MODEL
 from sampling.denoiser import Denoiser
 from sampling.encoder import CHUNK_TOKENS, Embedding, Encoder
 from sampling.model import Model
@@ -29,15 +30,14 @@ def first_estimate(model: Model, row: Row) -> Tensor:
 
 def test_picture_equals_the_stock_pipeline(model: Model, encoder: Encoder) -> None:
     """Text encoders, guidance, micro-conditioning, noise and sampler together, in a bucket that is not square."""
-    assert model.towers is not None
     pipeline = StableDiffusionXLPipeline(
         vae=model.vae,
-        text_encoder=model.towers[0].encoder,
-        text_encoder_2=model.towers[1].encoder,
-        tokenizer=model.towers[0].tokenizer,
-        tokenizer_2=model.towers[1].tokenizer,
+        text_encoder=model.text().towers[0].encoder,
+        text_encoder_2=model.text().towers[1].encoder,
+        tokenizer=model.text().towers[0].tokenizer,
+        tokenizer_2=model.text().towers[1].tokenizer,
         unet=model.unet_final,
-        scheduler=EulerDiscreteScheduler.from_pretrained(model.folder, subfolder="scheduler"),
+        scheduler=EulerDiscreteScheduler.from_pretrained(BUNDLED_MODEL, subfolder="scheduler"),
         force_zeros_for_empty_prompt=False,
         add_watermarker=False,
     )

@@ -19,6 +19,7 @@ from torch import Tensor
 from core.errors import InvalidInput
 from core.prompt import parse_weights
 from core.recipe import StyleUse
+from core.settings import BUNDLED_MODEL
 from sampling.encoder import MAX_LOWERED_WEIGHTS, Embedding, Encoder
 from sampling.model import Model
 from shared_cache.embeddings import ByteLRU
@@ -32,11 +33,10 @@ TOLERANCE = 1e-5
 
 @pytest.fixture(scope="module")
 def stock(model: Model) -> StableDiffusionXLPipeline:
-    assert model.towers is not None
-    first, second = model.towers
+    first, second = model.text().towers
     parts = StableDiffusionXLPipeline.from_pretrained
     return parts(
-        model.folder,
+        BUNDLED_MODEL,
         text_encoder=first.encoder,
         text_encoder_2=second.encoder,
         tokenizer=first.tokenizer,
@@ -48,10 +48,9 @@ def stock(model: Model) -> StableDiffusionXLPipeline:
 
 def by_compel(model: Model, prompt: str) -> Tensor:
     """The same prompt through compel's own conjunctions. Shapes: [1, 77 * k, D]."""
-    assert model.towers is not None
     fragments = [(segment.text, segment.weight) for segment in parse_weights(prompt)]
     sides = []
-    for tower in model.towers:
+    for tower in model.text().towers:
         compel = Compel(
             tower.tokenizer,
             tower.encoder,
@@ -140,7 +139,7 @@ def test_encode_refuses_a_weight_that_is_not_finite(encoder: Encoder) -> None:
 
 
 def test_encode_gives_zeros_for_nothing_only_when_the_pipeline_says_so(model: Model, encoder: Encoder) -> None:
-    zeroing = Encoder(replace(model, force_zeros_for_empty_prompt=True), ByteLRU(1 << 20))
+    zeroing = Encoder(replace(model, texts={"final": replace(model.text(), zero_empty=True)}), ByteLRU(1 << 20))
     assert float(zeroing.encode("").prompt_embeds.abs().max()) == 0.0
     assert float(zeroing.encode("a").prompt_embeds.abs().max()) > 0.0
     assert float(encoder.encode("").prompt_embeds.abs().max()) > 0.0
@@ -148,7 +147,7 @@ def test_encode_gives_zeros_for_nothing_only_when_the_pipeline_says_so(model: Mo
 
 def test_encode_answers_from_the_cache_when_asked_again(model: Model) -> None:
     cache: ByteLRU[Embedding] = ByteLRU(64 << 20)
-    encoder = Encoder(model, cache, load_catalogue(model.folder).paths())
+    encoder = Encoder(model, cache, load_catalogue(model.profile.styles).paths())
     first = encoder.encode("a cat")
     assert encoder.encode("a cat", (StyleUse("ink", 1.0),)) is first, "ink acts on the UNet alone"
     assert (cache.stats().hits, cache.stats().misses, cache.stats().bytes) == (1, 1, first.nbytes)
@@ -156,7 +155,6 @@ def test_encode_answers_from_the_cache_when_asked_again(model: Model) -> None:
 
 def test_encode_survives_16_threads_of_250_encodes(model: Model) -> None:
     """Nothing is cached, so every call tokenises; the text encoders are stubbed to keep the test short."""
-    assert model.towers is not None
 
     class StubEncoder(torch.nn.Module):
         device = torch.device("cpu")
@@ -165,8 +163,8 @@ def test_encode_survives_16_threads_of_250_encodes(model: Model) -> None:
             states = ids[..., None].float()
             return _Output(states[:, 0], (states, states))
 
-    first, second = (replace(tower, encoder=StubEncoder()) for tower in model.towers)
-    encoder = Encoder(replace(model, towers=(first, second)), ByteLRU(0))
+    first, second = (replace(tower, encoder=StubEncoder()) for tower in model.text().towers)
+    encoder = Encoder(replace(model, texts={"final": replace(model.text(), towers=(first, second))}), ByteLRU(0))
     prompts = [f"a cat {i} " * (i % 40 + 1) for i in range(250)]
     wanted = [encoder.encode(prompt).prompt_embeds for prompt in prompts]
 

@@ -19,7 +19,7 @@ from sampling.model import Model, load_model
 def test_model_reads_what_the_roles_need(bundle: Path) -> None:
     decode = load_model(bundle, roles=("decode",))
     assert decode.vae is not None
-    assert (decode.towers, decode.unet_preview, decode.unet_final) == (None, None, None)
+    assert (decode.texts, decode.unet_preview, decode.unet_final) == ({}, None, None)
     with pytest.raises(StartupError, match="--roles"):
         decode.unet("preview")
     assert load_model(bundle, roles=("finish",)).vae is None
@@ -28,9 +28,11 @@ def test_model_reads_what_the_roles_need(bundle: Path) -> None:
 
 
 def test_model_tells_its_shape(model: Model) -> None:
-    assert (model.latent_channels, model.vae_scale, model.prediction_type) == (8, 8, "v_prediction")
-    assert len(model.alphas_cumprod) == 1000
-    assert model.force_zeros_for_empty_prompt is False
+    assert (model.latent_channels, model.vae_scale) == (8, 8)
+    schedule = model.schedules["preview"]
+    assert (len(schedule.alphas_cumprod), schedule.predicts_v, schedule.spacing) == (1000, True, "trailing")
+    assert model.text().zero_empty is False
+    assert model.text("preview") is model.text("final")
 
 
 def test_pools_have_their_own_weights(model: Model) -> None:

@@ -20,7 +20,7 @@ from tests.makers import a_final_recipe, a_preview_recipe
 
 @pytest.fixture(scope="module")
 def painter(model: Model, bundle: Path) -> Iterator[Painter]:
-    paths = load_catalogue(bundle).paths()
+    paths = load_catalogue(bundle / "styles").paths()
     with Painter(model, "preview", Encoder(model, ByteLRU(2**24), paths), paths, max_rows=4) as painter:
         yield painter
 

@@ -23,6 +23,7 @@ from sampling.model import Model
 from sampling.noise import row_generator
 from sampling.rows import Row
 from sampling.samplers import SAMPLERS
+from sampling.schedule import Spacing
 from tests.sampling.conftest import Clock, NoStyles, SmallUNet, embedding_of, row_of
 
 TOLERANCE = 1e-4
@@ -45,14 +46,20 @@ def run(model: Model, rows: list[Row], unet: Any = None) -> list[Tensor]:
     return [row.latents for row in rows]
 
 
-def run_stock(sampler: Sampler, unet: SmallUNet, steps: int, seed: int, prediction_type: str) -> Tensor:
+def scheduled(model: Model, **changes: Any) -> Model:
+    return replace(model, schedules={"final": replace(model.schedules["final"], **changes)})
+
+
+def run_stock(
+    sampler: Sampler, unet: SmallUNet, steps: int, seed: int, prediction_type: str, spacing: Spacing
+) -> Tensor:
     """The loop of a stock pipeline with one generator."""
     options = {} if sampler not in (Sampler.DDIM, Sampler.LCM) else {"clip_sample": False}
     scheduler = STOCK[sampler](
         beta_start=0.00085,
         beta_end=0.012,
         beta_schedule="scaled_linear",
-        timestep_spacing="trailing",
+        timestep_spacing=spacing.value,
         prediction_type=prediction_type,
         **options,
     )
@@ -74,11 +81,23 @@ def run_stock(sampler: Sampler, unet: SmallUNet, steps: int, seed: int, predicti
 def test_sampler_equals_the_stock_scheduler(
     small_model: Model, small_unet: SmallUNet, sampler: Sampler, steps: int, prediction_type: str
 ) -> None:
-    model = replace(small_model, prediction_type=prediction_type)
+    model = scheduled(small_model, predicts_v=prediction_type == "v_prediction", spacing=Spacing.TRAILING)
     ours = run(model, [row_of(sampler=sampler, steps=steps, seed=11)])[0]
-    stock = run_stock(sampler, small_unet, steps, 11, prediction_type)
+    stock = run_stock(sampler, small_unet, steps, 11, prediction_type, Spacing.TRAILING)
     scale = max(1.0, float(stock.abs().max()))
     assert float((ours - stock).abs().max()) <= TOLERANCE * scale
+
+
+@pytest.mark.parametrize("spacing", [Spacing.LEADING, Spacing.LINSPACE])
+@pytest.mark.parametrize("sampler", [Sampler.EULER, Sampler.EULER_A])
+def test_sampler_equals_the_stock_scheduler_in_other_spacings(
+    small_model: Model, small_unet: SmallUNet, sampler: Sampler, spacing: Spacing
+) -> None:
+    """Also where it starts: below the last noise level with leading spacing."""
+    model = scheduled(small_model, predicts_v=False, spacing=spacing)
+    ours = run(model, [row_of(sampler=sampler, steps=10, seed=11)])[0]
+    stock = run_stock(sampler, small_unet, 10, 11, "epsilon", spacing)
+    torch.testing.assert_close(ours, stock, atol=TOLERANCE * max(1.0, float(stock.abs().max())), rtol=0)
 
 
 @pytest.mark.parametrize("sampler", Sampler)

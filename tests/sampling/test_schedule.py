@@ -10,7 +10,7 @@ from diffusers import DDIMScheduler, DPMSolverMultistepScheduler, EulerDiscreteS
 from core.errors import InvalidInput
 from core.recipe import Sampler
 from sampling.model import Model
-from sampling.schedule import sigmas_for, timesteps_for
+from sampling.schedule import Spacing, sigmas_for, timesteps_for
 
 STOCK = {
     Sampler.EULER: EulerDiscreteScheduler,
@@ -36,6 +36,23 @@ def test_timesteps_equal_the_stock_scheduler(sampler: Sampler, steps: int) -> No
     stock = STOCK[sampler](timestep_spacing="trailing")
     stock.set_timesteps(steps)
     assert timesteps_for(sampler, steps) == [int(t) for t in stock.timesteps]
+
+
+@pytest.mark.parametrize("sampler", [Sampler.EULER, Sampler.EULER_A, Sampler.DPMPP_2M, Sampler.DDIM])
+@pytest.mark.parametrize("spacing", Spacing)
+def test_timesteps_equal_the_stock_scheduler_in_every_spacing(sampler: Sampler, spacing: Spacing) -> None:
+    """Published bases of SDXL are leading with an offset of 1."""
+    for steps in (2, 4, 7, 20, 25, 50):
+        stock = STOCK[sampler](timestep_spacing=spacing.value, steps_offset=1)
+        stock.set_timesteps(steps)
+        assert timesteps_for(sampler, steps, 1.0, spacing, 1) == pytest.approx(stock.timesteps.tolist(), abs=1e-3)
+
+
+@pytest.mark.parametrize("spacing", Spacing)
+def test_single_step_starts_where_all_is_noise_unless_leading(spacing: Spacing) -> None:
+    """Leading spacing is for many steps; the others must not begin a single step near the picture."""
+    first = timesteps_for(Sampler.EULER, 1, 1.0, spacing, 1)[0]
+    assert first == (1 if spacing is Spacing.LEADING else 999)
 
 
 @pytest.mark.parametrize("sampler", Sampler)
@@ -74,7 +91,7 @@ def test_sigmas_equal_the_stock_scheduler_and_end_at_zero(model: Model) -> None:
         beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", timestep_spacing="trailing"
     )
     stock.set_timesteps(8)
-    assert sigmas_for(timesteps_for(Sampler.EULER, 8), model.alphas_cumprod) == pytest.approx(
+    assert sigmas_for(timesteps_for(Sampler.EULER, 8), model.schedules["final"].alphas_cumprod) == pytest.approx(
         stock.sigmas.tolist(), rel=1e-5
     )
 

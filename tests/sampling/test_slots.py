@@ -15,6 +15,7 @@ from diffusers import UNet2DConditionModel
 from safetensors.torch import load_file
 from torch import Tensor
 
+from core.settings import BUNDLED_MODEL
 from sampling import lora
 from sampling.lora import LoraLayer
 from sampling.model import Model
@@ -28,7 +29,7 @@ STYLES = ("ink", "noto")
 
 @pytest.fixture(scope="module")
 def styles(model: Model) -> dict[str, dict[str, LoraLayer]]:
-    folder, networks = model.folder / "styles", model.networks()
+    folder, networks = BUNDLED_MODEL / "styles", model.networks()
     return {style: dict(lora.read(folder / f"{style}.safetensors", networks)[lora.UNET]) for style in STYLES}
 
 
@@ -69,7 +70,7 @@ def by_peft(model: Model, weights: dict[str, float]) -> Tensor:
 
 
 def _file(model: Model, style: str) -> Path:
-    return model.folder / "styles" / f"{style}.safetensors"
+    return BUNDLED_MODEL / "styles" / f"{style}.safetensors"
 
 
 def raw(unet: UNet2DConditionModel, given: list[Tensor]) -> Tensor:

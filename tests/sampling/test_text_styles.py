@@ -44,15 +44,15 @@ def encoder(model: Model, paths: dict[str, Path]) -> Encoder:
 
 def fused(model: Model, styles: Sequence[tuple[Path, float]]) -> Encoder:
     """An encoder whose weights hold the styles for good."""
-    assert model.towers is not None
     towers = []
-    for component, tower in zip((lora.TEXT, lora.TEXT_2), model.towers, strict=True):
+    for component, tower in zip((lora.TEXT, lora.TEXT_2), model.text().towers, strict=True):
         network = copy.deepcopy(tower.encoder)
         for path, weight in styles:
             for name, layer in lora.read(path, model.networks())[component].items():
                 network.get_submodule(name).weight.data += weight * (layer.up @ layer.down)
         towers.append(TextTower(tower.tokenizer, network))
-    return Encoder(replace(model, towers=(towers[0], towers[1])), ByteLRU(0))
+    text = replace(model.text(), towers=(towers[0], towers[1]))
+    return Encoder(replace(model, texts={"final": text}), ByteLRU(0))
 
 
 def distance(one: Tensor, other: Tensor) -> float:

@@ -54,7 +54,7 @@ def test_masked_text_stays_masked(model: Model, traced: TracedUNet) -> None:
 @pytest.fixture(scope="module")
 def packs(model: Model) -> list[Pack]:
     """The two bundled styles, both in one slot, and one that acts on every second layer with a quarter of the rank."""
-    paths = load_catalogue(model.folder).paths()
+    paths = load_catalogue(model.profile.styles).paths()
     ink, noto = (lora.read(paths[style], model.networks())[lora.UNET] for style in ("ink", "noto"))
     few = {name: LoraLayer(layer.down[:4], layer.up[:, :4]) for name, layer in list(ink.items())[::2]}
     return [make_pack(styles, torch.float32) for styles in ([ink], [noto], [ink, noto], [few])]

@@ -30,7 +30,7 @@ def a_model(folder: Path, entries: object) -> Path:
 
 
 def test_styles_are_listed_in_order(tmp_path: Path) -> None:
-    catalogue = load_catalogue(a_model(tmp_path, [an_entry("noto"), an_entry("ink")]))
+    catalogue = load_catalogue(a_model(tmp_path, [an_entry("noto"), an_entry("ink")]) / "styles")
     assert [style.id for style in catalogue.all()] == ["noto", "ink"]
     assert catalogue.problems == ()
     assert catalogue.ids() == {"noto", "ink"}
@@ -43,15 +43,15 @@ def test_styles_are_listed_in_order(tmp_path: Path) -> None:
 
 
 def test_model_without_a_listing_has_no_styles(tmp_path: Path) -> None:
-    catalogue = load_catalogue(tmp_path)
+    catalogue = load_catalogue(tmp_path / "styles")
     assert (catalogue.all(), catalogue.problems) == ((), ())
 
 
 def test_digest_follows_the_content_when_a_file_is_replaced_under_its_name(tmp_path: Path) -> None:
     a_model(tmp_path, [an_entry()])
-    before = load_catalogue(tmp_path).all()[0]
+    before = load_catalogue(tmp_path / "styles").all()[0]
     write_safetensors(tmp_path / "styles" / "ink.safetensors", data=b"\1" * 16)
-    after = load_catalogue(tmp_path).all()[0]
+    after = load_catalogue(tmp_path / "styles").all()[0]
     assert before.path == after.path and before.sha256 != after.sha256
 
 
@@ -69,7 +69,7 @@ def test_bad_files_are_reported_and_the_others_still_listed(tmp_path: Path) -> N
     a_model(tmp_path, entries)
     for name, (data, _) in BAD_FILES.items():
         (tmp_path / "styles" / f"{name}.safetensors").write_bytes(data)
-    catalogue = load_catalogue(tmp_path)
+    catalogue = load_catalogue(tmp_path / "styles")
     assert [style.id for style in catalogue.all()] == ["ink", "noto"]
     reasons = {problem.id: problem for problem in catalogue.problems}
     assert list(reasons) == [*BAD_FILES, "missing"]
@@ -107,7 +107,7 @@ def test_bad_files_are_reported_and_the_others_still_listed(tmp_path: Path) -> N
     ],
 )
 def test_bad_entry_is_reported_and_left_out(tmp_path: Path, entry: object, reason: str) -> None:
-    catalogue = load_catalogue(a_model(tmp_path, [an_entry("ink"), entry, an_entry("noto")]))
+    catalogue = load_catalogue(a_model(tmp_path, [an_entry("ink"), entry, an_entry("noto")]) / "styles")
     assert [style.id for style in catalogue.all()] == ["ink", "noto"]
     (problem,) = catalogue.problems
     assert reason in problem.reason
@@ -117,13 +117,13 @@ def test_link_that_leads_outside_is_left_out(tmp_path: Path) -> None:
     a_model(tmp_path, [an_entry("linked"), an_entry("ink")])
     outside = write_safetensors(tmp_path / "outside.safetensors")
     (tmp_path / "styles" / "linked.safetensors").symlink_to(outside)
-    assert [style.id for style in load_catalogue(tmp_path).all()] == ["ink"]
+    assert [style.id for style in load_catalogue(tmp_path / "styles").all()] == ["ink"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"styles": []}', "\xff"])
 def test_broken_listing_is_one_problem(tmp_path: Path, text: str) -> None:
     a_model(tmp_path, [])
     (tmp_path / "styles" / "styles.json").write_text(text, encoding="latin-1")
-    catalogue = load_catalogue(tmp_path)
+    catalogue = load_catalogue(tmp_path / "styles")
     assert catalogue.all() == ()
     assert [problem.file for problem in catalogue.problems] == ["styles.json"]

@@ -24,7 +24,7 @@ export async function start(element, boot) {
   const root = element.querySelector("#firstlight");
   if (root.dataset.ready === "true") return;
   const models = boot?.models?.preview ? boot.models : await getModels();
-  const { buckets, limits } = models.preview;
+  const { buckets, limits } = models.final; // sizes of the finished picture
   const store = new Store();
   themeToggle(root, store);
 
