@@ -14,6 +14,7 @@ from app.bench import bench
 from app.evaluate import evaluate
 from app.export import export
 from app.fleet import workers
+from app.models import models
 from app.output import print_json, tells
 from app.probe import probe
 from app.roles import ROLES
@@ -73,6 +74,7 @@ def _sentence(what: str, facts: dict[str, Any]) -> str:
 
 app.add_typer(bench)
 app.add_typer(export)
+app.add_typer(models)
 app.command("preview")(preview)
 app.command("render")(render)
 app.command("workers")(workers)
@@ -94,23 +96,6 @@ def styles(as_json: AsJson = False) -> None:
     Console().print(table)
     for problem in found["problems"]:
         typer.echo(f"left out: {problem['id'] or 'an entry'} ({problem['file']}): {problem['reason']}", err=True)
-
-
-@app.command()
-@tells
-def models(as_json: AsJson = False) -> None:
-    """Show the model behind previews and renders, its sizes and limits."""
-    found = _known_models(load_settings())
-    if as_json:
-        return print_json(found)
-    table = Table("pool", "model", "licence", "sizes", "steps", "guidance", "sampler", box=None)
-    for pool, facts in found.items():
-        sizes = ", ".join(f"{width}x{height}" for width, height in facts["buckets"])
-        chosen, limits = facts["defaults"], facts["limits"]
-        steps = f"{chosen['steps']} (1…{limits['steps'][1]})"
-        model, guidance = f"{facts['id']} {facts['version']}", f"{chosen['guidance_scale']:g}"
-        table.add_row(pool, model, facts["licence"], sizes, steps, guidance, chosen["sampler"])
-    Console().print(table)
 
 
 @app.command()
@@ -152,17 +137,6 @@ def _known_styles(settings: Settings) -> dict[str, Any]:
     from styles.catalogue import load_catalogue
 
     return describe_catalogue(load_catalogue(load_profile(settings.model).styles))
-
-
-def _known_models(settings: Settings) -> dict[str, Any]:
-    from app.temporary import running
-
-    if (client := running(settings)) is not None:
-        return client.models()
-    from app.meta import describe_models
-    from sampling.profile import load_profile
-
-    return describe_models(load_profile(settings.model))
 
 
 def _prepare(exit_with_parent: bool) -> None:
