@@ -55,8 +55,8 @@ def test_a_file_that_is_no_judge_is_refused(tmp_path: Path, bundle: Path) -> Non
     path = tmp_path / FILE
     path.parent.mkdir()
     save_file({}, path, {"object": "[]"})
-    with pytest.raises(StartupError, match="is no judge"):
+    with pytest.raises(StartupError, match="holds no tensors"):
         load_judge(tmp_path)
     path.write_bytes((bundle / FILE).read_bytes()[:1000])
-    with pytest.raises(StartupError, match="cut short"):
+    with pytest.raises(StartupError, match="cut off"):
         load_judge(tmp_path)
