@@ -139,6 +139,7 @@ class CostMeter:
         self._stored = stored
         self._recent: defaultdict[tuple[Part, str, int], deque[float]] = defaultdict(lambda: deque(maxlen=WINDOW))
         self._paces: deque[float] = deque(maxlen=PACE_WINDOW)
+        self._pace = 1.0  # how much longer than stored the newest steps took
         self._pace_then: dict[tuple[str, int], float] = {}  # by shape of a step, when it was seen last
         self._stretches: deque[float] = deque(maxlen=WINDOW)
         self._caution = stored.caution
@@ -149,6 +150,7 @@ class CostMeter:
             stored_s = self._stored_s(part, bucket, count)
             if stored_s is not None:
                 self._paces.append(seconds / stored_s)
+                self._pace = statistics.median(self._paces) if len(self._paces) >= TRUSTED else 1.0
             self._pace_then[bucket, count] = self._pace
 
     def observe_stretch(self, ratio: float) -> None:
@@ -183,11 +185,6 @@ class CostMeter:
         stored_s, live_s = self._stored_s(part, bucket, count), self._live_s(part, bucket, count)
         trusted = len(self._recent.get((part, bucket, count), ())) >= TRUSTED
         return live_s / stored_s if trusted and stored_s is not None and live_s is not None else None
-
-    @property
-    def _pace(self) -> float:
-        """How much longer than stored the newest steps took."""
-        return statistics.median(self._paces) if len(self._paces) >= TRUSTED else 1.0
 
     def _live_s(self, part: Part, bucket: str, count: int) -> float | None:
         """A shape's figure, a step's at the pace of now."""
