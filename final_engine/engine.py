@@ -215,16 +215,14 @@ class FinalEngine:
         if encoded.encode_s > REAL_ENCODE_S:
             self._costs.observe(Part.ENCODE, encoded.encode_s)
         for index in range(record.n):
-            row = Row(
-                id=f"{record.id}/{index}",
-                bucket=bucket,
-                steps=recipe.steps,
-                guidance_scale=recipe.guidance_scale,
-                sampler=recipe.sampler,
-                seed=recipe.seed + index,
+            row = Row.of(
+                f"{record.id}/{index}",
+                recipe,
+                bucket,
+                encoded.positive,
+                encoded.negative,
+                number=index,
                 styles=self._routes.styles(recipe),
-                embedding=encoded.positive,
-                negative=encoded.negative,
                 strength=start.strength,
                 init_latents=start.init_latents,
             )

@@ -135,17 +135,8 @@ class PreviewEngine:
             self._fail(request, encoded.error)
             return
         work.joined_s = self._clock()
-        work.row = Row(
-            id=request.preview_id,
-            bucket=self._profile.preview.nearest_bucket(recipe.width, recipe.height),
-            steps=recipe.steps,
-            guidance_scale=recipe.guidance_scale,
-            sampler=recipe.sampler,
-            seed=recipe.seed,
-            styles=recipe.styles,
-            embedding=encoded.positive,
-            negative=encoded.negative,
-        )
+        bucket = self._profile.preview.nearest_bucket(recipe.width, recipe.height)
+        work.row = Row.of(request.preview_id, recipe, bucket, encoded.positive, encoded.negative)
         self._running[request.session] = work
         self._loop.join(work.row)
 

@@ -108,16 +108,12 @@ class Painter:
     def _row(self, wish: Wish, encoded: Encoded) -> Row:
         recipe = wish.recipe
         assert encoded.positive is not None
-        return Row(
-            id=wish.id,
-            bucket=self._defaults.nearest_bucket(recipe.width, recipe.height),
-            steps=recipe.steps,
-            guidance_scale=recipe.guidance_scale,
-            sampler=recipe.sampler,
-            seed=recipe.seed,
-            styles=recipe.styles,
-            embedding=encoded.positive,
-            negative=encoded.negative,
+        return Row.of(
+            wish.id,
+            recipe,
+            self._defaults.nearest_bucket(recipe.width, recipe.height),
+            encoded.positive,
+            encoded.negative,
             strength=wish.strength,
             init_latents=wish.init_latents,
         )

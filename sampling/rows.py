@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from core.profile import Bucket
-from core.recipe import Sampler, StyleUse
+from core.recipe import Recipe, Sampler, StyleUse
 from sampling.encoder import Embedding
 from sampling.packs import Placed
 
@@ -43,6 +43,35 @@ class Row:
     denoised: Tensor | None = field(default=None, init=False)
     generator: torch.Generator | None = field(default=None, init=False)
     placed: Placed | None = field(default=None, init=False)
+
+    @classmethod
+    def of(
+        cls,
+        row_id: str,
+        recipe: Recipe,
+        bucket: Bucket,
+        embedding: Embedding,
+        negative: Embedding | None,
+        *,
+        number: int = 0,
+        styles: tuple[StyleUse, ...] | None = None,
+        strength: float = 1.0,
+        init_latents: Tensor | None = None,
+    ) -> Row:
+        """A recipe's row. number: which of its pictures, of neighbouring seeds; styles: in place of the recipe's."""
+        return cls(
+            id=row_id,
+            bucket=bucket,
+            steps=recipe.steps,
+            guidance_scale=recipe.guidance_scale,
+            sampler=recipe.sampler,
+            seed=recipe.seed + number,
+            styles=recipe.styles if styles is None else styles,
+            embedding=embedding,
+            negative=negative,
+            strength=strength,
+            init_latents=init_latents,
+        )
 
     @property
     def done(self) -> bool:

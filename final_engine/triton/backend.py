@@ -162,17 +162,8 @@ class RenderModel:
         return recipe
 
     def _begin(self, recipe: Recipe) -> Row:
-        row = Row(
-            id="render",
-            bucket=self._model.profile.final.nearest_bucket(recipe.width, recipe.height),
-            steps=recipe.steps,
-            guidance_scale=recipe.guidance_scale,
-            sampler=recipe.sampler,
-            seed=recipe.seed,
-            styles=(),
-            embedding=_encoded(recipe.prompt),
-            negative=_encoded(recipe.negative_prompt),
-        )
+        bucket = self._model.profile.final.nearest_bucket(recipe.width, recipe.height)
+        row = Row.of("render", recipe, bucket, _encoded(recipe.prompt), _encoded(recipe.negative_prompt), styles=())
         begin(row, self._model, "final")
         return row
 
