@@ -21,11 +21,13 @@ def claim(renders: Renders, metrics: Metrics, render_id: str, max_attempts: int,
     return record
 
 
-def reject(renders: Renders, metrics: Metrics, render_id: str, attempt: int, error: Mapping[str, str]) -> None:
-    """Ends a render that cannot meet its deadline any more."""
-    if renders.finish(render_id, attempt, State.REJECTED, error=error):
+def reject(renders: Renders, metrics: Metrics, render_id: str, attempt: int, error: Mapping[str, str]) -> bool:
+    """Ends a render that cannot meet its deadline any more; whether it was this call that ended it."""
+    ended = renders.finish(render_id, attempt, State.REJECTED, error=error)
+    if ended:
         metrics.ended(State.REJECTED)
         metrics.rejected("doomed")
+    return ended
 
 
 def fail(renders: Renders, metrics: Metrics, record: Record, error: Exception | None) -> None:

@@ -189,8 +189,8 @@ class FinalEngine:
         job = self._jobs.get(render_id)
         record = self._renders.get(render_id) if job is None else job.record
         attempt = 0 if record is None else record.attempt
-        reject(self._renders, self._metrics, render_id, attempt, TOO_LATE)
-        self._costs.observe_promise(kept=False)
+        if reject(self._renders, self._metrics, render_id, attempt, TOO_LATE):  # else another worker has counted it
+            self._costs.observe_promise(kept=False)
         if job is not None:
             self._metrics.missed_deadline(job.step * job.record.n)
             self._leave(job)

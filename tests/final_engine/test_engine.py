@@ -235,6 +235,8 @@ def test_broken_promise_makes_the_door_more_careful_and_a_kept_one_less(path: Fi
     path.client.hset(f"fl:render:{record.id}", "deadline_s", "0.01")
     path.engine.tick()
     careful = caution()
+    path.engine._reject(record.id)  # as a second worker does that saw the same queue
+    assert caution() == careful
     path.ended(path.admission.submit("ann", RenderWish(a_final_recipe(steps=4), deadline_s=600.0)))
     assert 1.0 < caution() < careful
 
