@@ -19,6 +19,15 @@ class Bucket:
     def __str__(self) -> str:
         return f"{self.width}x{self.height}"
 
+    @property
+    def area(self) -> int:
+        return self.width * self.height
+
+    def unlikeness(self, width: int, height: int) -> float:
+        """How far the shape of a picture is from this one's: the ratio of their aspects, 1 where they are alike."""
+        ratio = Fraction(self.width, self.height) / Fraction(width, height)
+        return float(max(ratio, 1 / ratio))
+
     @classmethod
     def parse(cls, text: str) -> Bucket:
         width, height = text.split("x")
@@ -37,13 +46,8 @@ class Pool:
 
     def nearest_bucket(self, width: int, height: int) -> Bucket:
         """The bucket whose aspect ratio is nearest in log space; ties go to the one nearest in area."""
-        asked = Fraction(width, height)
-
-        def distance(bucket: Bucket) -> tuple[float, int]:
-            ratio = Fraction(bucket.width, bucket.height) / asked
-            return float(max(ratio, 1 / ratio)), abs(bucket.width * bucket.height - width * height)
-
-        return min(self.buckets, key=distance)
+        area = width * height
+        return min(self.buckets, key=lambda bucket: (bucket.unlikeness(width, height), abs(bucket.area - area)))
 
 
 @dataclass(frozen=True, slots=True)

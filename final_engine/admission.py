@@ -20,6 +20,8 @@ from shared_cache.queue import Backlog
 from shared_cache.renders import Record, Renders
 
 MIN_RETRY_S = 1.0
+NOBODY = "no worker is ready to paint, so no deadline can be promised; leave deadline_s out to wait for one"
+NOBODY_RETRY_S = 5.0  # a worker that restarts is back in some seconds
 
 
 class Admission:
@@ -63,7 +65,7 @@ class Admission:
         """The queued record, or the earlier one of the same Idempotency-Key.
 
         Raises: InvalidInput, BlockedPrompt, Conflict (key used for another body), Overloaded (no room, or the deadline
-        cannot be met).
+        cannot be met or nobody is there to meet it).
         """
         recipe = wish.recipe
         check_recipe(recipe, self._profile, self._style_ids, "final")
@@ -101,8 +103,11 @@ class Admission:
 
     def _promise(self, owner: str, wish: RenderWish, bucket: Bucket) -> Promise:
         """Raises: Overloaded when there is no room, or the deadline cannot be met without breaking another's."""
-        door = Door(self._costs.load(), self._backlog.ahead_of(owner), self._workers(), self._max_rows, self._clock())
+        workers = self._workers()
+        door = Door(self._costs.load(), self._backlog.ahead_of(owner), workers, self._max_rows, self._clock())
         promise = door.promise(wish, bucket)
+        if wish.deadline_s is not None and workers == 0:
+            raise Overloaded(NOBODY, retry_after_s=NOBODY_RETRY_S, predicted_s=promise.total_s)
         if door.ahead.unfinished >= self._capacity:
             raise Overloaded(
                 f"{door.ahead.unfinished} renders wait already, which is all there is room for",

@@ -12,6 +12,8 @@ from core.scheduler import by_deadline, claim_of, done_at_s, late_in
 from shared_cache.queue import Ahead
 
 NEWCOMER = ""  # no render has this id
+CLEARLY_SMALLER = 0.8  # of the area: what another shape of the same area saves is nothing to offer
+LEAST_STEPS = 4  # of the steps asked for, one in so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +75,18 @@ class Door:
         return Promise(fair_s if fair_s <= wish.deadline_s else urgent_s, gpu_s, work_s, kept)
 
     def nearest_fit(self, wish: RenderWish, profile: ModelProfile) -> dict[str, int] | None:
-        """The nearest recipe whose deadline can be met: a smaller size at all its steps, else fewer steps."""
+        """The nearest recipe whose deadline can be met: a clearly smaller size at all its steps, else fewer steps.
+
+        Nearest in shape, then the largest. Never below a quarter of the steps, which is another picture.
+        """
         recipe = wish.recipe
         bucket = profile.final.nearest_bucket(recipe.width, recipe.height)
-        smaller = [b for b in profile.final.buckets if b.width * b.height < bucket.width * bucket.height]
-        for other in sorted(smaller, key=lambda b: -b.width * b.height):
+        smaller = [b for b in profile.final.buckets if b.area <= CLEARLY_SMALLER * bucket.area]
+        for other in sorted(smaller, key=lambda b: (b.unlikeness(recipe.width, recipe.height), -b.area)):
             if self.promise(wish, other).kept:
                 return {"width": other.width, "height": other.height}
         fits = 0
-        low, high = 1, recipe.steps - 1
+        low, high = math.ceil(recipe.steps / LEAST_STEPS), recipe.steps - 1
         while low <= high:  # fewer steps never fit worse
             middle = (low + high) // 2
             if self.promise(replace(wish, recipe=replace(recipe, steps=middle)), bucket).kept:

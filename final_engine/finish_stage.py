@@ -93,7 +93,8 @@ class FinishWork:
         metrics.ended(State.DONE)
         metrics.answered("final", total_s)
         metrics.predicted("total", record.predicted_s, total_s)
-        metrics.predicted("gpu", record.predicted_gpu_s, timings_ms["gpu"] / 1000)
+        if all(size == record.n for size in record.batch_sizes):  # what is predicted is a device of its own
+            metrics.predicted("gpu", record.predicted_gpu_s, timings_ms["gpu"] / 1000)
         if record.deadline_s is not None and total_s > record.deadline_s:
             metrics.missed_deadline(record.steps * record.n)
         for stage, ms in timings_ms.items():

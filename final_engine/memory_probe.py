@@ -58,7 +58,7 @@ class Probe:
 def _row(encoder: Encoder, profile: ModelProfile, name: str) -> Row:
     return Row(
         id=name,
-        bucket=max(profile.final.buckets, key=lambda bucket: bucket.width * bucket.height),
+        bucket=max(profile.final.buckets, key=lambda bucket: bucket.area),
         steps=1,
         guidance_scale=2.0,
         sampler=profile.final.sampler,

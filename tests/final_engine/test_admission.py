@@ -89,6 +89,36 @@ def test_smaller_size_is_offered_before_fewer_steps(path: FinalPath) -> None:
     assert "width 96, height 96" in caught.value.message
 
 
+def test_another_shape_of_the_same_area_is_no_offer(path: FinalPath) -> None:
+    sizes = (Bucket(128, 128), Bucket(144, 112), Bucket(96, 96), Bucket(128, 64))
+    shapes = replace(path.profile, final=replace(path.profile.final, buckets=sizes))
+    path.costs.save("here", replace_steps({str(size): {2: 0.1 if size == sizes[0] else 0.03} for size in sizes}))
+    for (width, height), offered in (((128, 128), (96, 96)), ((130, 130), (96, 96))):
+        wish = RenderWish(a_final_recipe(steps=50, width=width, height=height), deadline_s=2.5)
+        with pytest.raises(Overloaded) as caught:
+            path.admit_with(profile=shapes).submit("ann", wish)
+        assert caught.value.fits == {"width": offered[0], "height": offered[1]}
+
+
+def test_a_quarter_of_the_steps_is_the_least_that_is_offered(path: FinalPath) -> None:
+    path.costs.save("here", COSTS)
+    one_size = replace(path.profile, final=replace(path.profile.final, buckets=(Bucket(128, 128),)))
+    least_s = COSTS.request_s("128x128", 6, 2, 1)
+    for deadline_s, offered in ((least_s + 0.01, {"steps": 6}), (least_s - 0.01, None)):
+        with pytest.raises(Overloaded) as caught:
+            wish = RenderWish(a_final_recipe(steps=24), deadline_s=deadline_s)
+            path.admit_with(profile=one_size).submit("ann", wish)
+        assert caught.value.fits == offered
+
+
+def test_no_deadline_is_promised_while_no_worker_is_ready(path: FinalPath) -> None:
+    nobody = path.admit_with(workers=lambda: 0)
+    with pytest.raises(Overloaded, match="no worker is ready") as caught:
+        nobody.submit("ann", RenderWish(a_final_recipe(), deadline_s=600.0))
+    assert caught.value.retry_after_s >= 1
+    assert nobody.submit("ann", RenderWish(a_final_recipe())).state is State.QUEUED
+
+
 def test_nothing_is_offered_where_nothing_fits(path: FinalPath) -> None:
     path.costs.save("here", COSTS)
     with pytest.raises(Overloaded) as caught:

@@ -31,10 +31,20 @@ def test_done_render_is_measured_whole(path: FinalPath) -> None:
     assert path.measured("renders_total", state="done") == 1
     assert path.measured("request_seconds_count", pool="final") == 1
     assert path.measured("prediction_ratio_count", kind="total") == 1
+    assert path.measured("prediction_ratio_count", kind="gpu") == 1
     assert path.measured("doomed_steps_total") == 0
     for stage in ("queue", "encode", "denoise", "decode", "safety", "publish"):
         assert path.measured("stage_seconds_count", pool="final", stage=stage) == 1
     assert (path.measured("pool_busy_seconds_total", pool="finish") or 0) > 0
+
+
+def test_device_time_is_compared_with_its_prediction_where_no_step_was_shared(path: FinalPath) -> None:
+    records = path.ended(path.submit(steps=8), path.submit(steps=8, seed=2))
+    for part in path.stages:
+        part.close()
+    assert max(records[0].batch_sizes) == 2
+    assert path.measured("prediction_ratio_count", kind="total") == 2
+    assert not path.measured("prediction_ratio_count", kind="gpu")
 
 
 def test_steps_of_a_render_that_came_too_late_are_doomed(path: FinalPath) -> None:
