@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
@@ -16,16 +15,15 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from app.records import owned
 from app.renders import RenderId
 from app.wants import Here, Owner
-from core.errors import InvalidInput
 from core.render import TERMINAL
 from shared_cache.connect import trouble
+from shared_cache.events import check_event_id
 
 log = logging.getLogger(__name__)
 router = APIRouter(prefix="/api/v1")
 
 PING_S = 15
 LOOK_AGAIN_S = 5.0  # a pulse can be lost; nobody waits longer than this for a missed event
-_EVENT_ID = re.compile(r"\d{1,20}(-\d{1,20})?")
 
 Events = list[tuple[str, dict[str, Any]]]
 LastId = Annotated[str | None, Header(alias="Last-Event-ID")]
@@ -94,6 +92,5 @@ async def _follow(
 def _event_id(given: str | None, default: str) -> str:
     if given is None or given == "":
         return default
-    if not _EVENT_ID.fullmatch(given):
-        raise InvalidInput("Last-Event-ID", "is not the id of an event")
+    check_event_id(given)
     return given

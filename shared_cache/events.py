@@ -22,6 +22,12 @@ BLOCK_MS = 500
 StreamEntry = tuple[bytes, dict[bytes, bytes]]
 
 
+def check_event_id(text: str) -> None:
+    """Raises: InvalidInput when text cannot be an event's id; what passes, Redis reads."""
+    if not re.fullmatch(r"[0-9]{1,19}(-[0-9]{1,19})?", text):
+        raise InvalidInput("Last-Event-ID", "is not the id of an event")
+
+
 class Events:
     """Events of a render and of an owner, oldest first; types are state, progress and glimpse."""
 
@@ -54,8 +60,7 @@ class Events:
         return bool(self._glimpse(args=[render_id, attempt, step, picture]))
 
     def _read(self, key: str, after: str) -> list[tuple[str, dict[str, Any]]]:
-        if not re.fullmatch(r"[0-9]{1,19}(-[0-9]{1,19})?", after):
-            raise InvalidInput("Last-Event-ID", "is not an event's id")
+        check_event_id(after)
         found = cast("list[StreamEntry]", self._client.xrange(key, min=f"({after}", max="+", count=READ_LIMIT))
         return [(entry_id.decode(), json.loads(fields[b"e"])) for entry_id, fields in found]
 
