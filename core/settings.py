@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import AliasChoices, Field, ValidationError
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from core.errors import StartupError
 from core.scheduler import BatchingMode
 
 PREFIX = "FIRSTLIGHT_"
+DAY_S = 86400
 CONFIG_NAME = f"{PREFIX}CONFIG"
 CLIENT_NAMES = frozenset({CONFIG_NAME, f"{PREFIX}URL"})
+ADDRESS = "^(https?://[^/?#@\\s]+(/[^?#\\s]*)?)?$"
+SUB_PATH = "^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?$"
 FOLDER = "^([A-Za-z0-9_-][A-Za-z0-9_.-]*/)*$"
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "storybook" / "bundle"
 
@@ -33,8 +37,10 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices(f"{PREFIX}REDIS_URL", "REDIS_URL"),
         description="Redis or Valkey to use; without it one is started under the data folder",
     )
-    public_url: str | None = Field(None, description="address that people reach the app under, for signed URLs")
-    root_path: str = Field("", description="sub-path that a proxy serves the app under")
+    public_url: str | None = Field(
+        None, pattern=ADDRESS, description="web address (https://…) that people reach the app under, for signed URLs"
+    )
+    root_path: str = Field("", pattern=SUB_PATH, description="sub-path that a proxy serves the app under, as /app")
     roles: str = Field("preview,final,decode,finish", description="roles of the worker that serve starts; may be empty")
     torch_threads: int | None = Field(None, ge=1, description="threads of one network forward; default half the cores")
     max_preview_rows: int = Field(8, ge=1, le=64, description="previews in one denoising batch")
@@ -46,18 +52,22 @@ class Settings(BaseSettings):
     embedding_ttl_s: int = Field(86400, ge=0, description="seconds that a shared embedding is kept; 0 shares none")
     embedding_store_mb: int = Field(256, ge=1, description="prompt embeddings shared by all workers, MiB")
     embedding_cache_mb: int = Field(64, ge=1, description="prompt embeddings kept in a worker, MiB")
-    url_ttl_s: int = Field(3600, ge=1, description="seconds that a signed URL works")
+    url_ttl_s: int = Field(3600, ge=1, le=10**9, description="seconds that a signed URL works")
     s3_bucket: str | None = Field(None, min_length=3, description="S3 bucket for pictures; without it the data folder")
     s3_endpoint: str | None = Field(None, description="S3 service as the app reaches it; without it Amazon's")
     s3_public_endpoint: str | None = Field(None, description="S3 service as browsers reach it, where that differs")
     s3_region: str | None = Field(None, description="region of the bucket; without it what AWS_DEFAULT_REGION says")
     s3_prefix: str = Field("", pattern=FOLDER, description="folder inside the bucket, ending in /")
     s3_expire_days: int | None = Field(None, ge=1, description="days until the bucket deletes a picture; unset: never")
-    publish_patience_s: float = Field(60.0, ge=0, description="seconds that a finished render waits for storage")
+    publish_patience_s: float = Field(
+        60.0, ge=0, le=DAY_S, description="seconds that a finished render waits for storage"
+    )
     nsfw_threshold: float = Field(0.85, gt=0, le=1, description="image classifier score that withholds a picture")
     lane_capacity: int = Field(64, ge=1, description="renders that may wait at once")
-    lease_s: float = Field(5.0, gt=0, description="seconds without heartbeat until another worker takes over")
-    drain_s: float = Field(20.0, ge=0, description="seconds that a worker may go on with its work after SIGTERM")
+    lease_s: float = Field(5.0, gt=0, le=DAY_S, description="seconds without heartbeat until another worker takes over")
+    drain_s: float = Field(
+        20.0, ge=0, le=DAY_S, description="seconds that a worker may go on with its work after SIGTERM"
+    )
     max_attempts: int = Field(3, ge=1, description="times a render is tried before it is failed")
 
     @classmethod
@@ -89,10 +99,12 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         return Settings(**overrides)
     except ValidationError as error:
-        causes = "; ".join(f"{'.'.join(map(str, e['loc']))}: {_plain(e['msg'])}" for e in error.errors())
+        causes = "; ".join(f"{'.'.join(map(str, e['loc']))}: {_plain(e)}" for e in error.errors())
         raise StartupError(f"settings: {causes}", "correct the variable or the line in the config file") from None
 
 
-def _plain(message: str) -> str:
+def _plain(error: ErrorDetails) -> str:
     """Pydantic's sentence as one of ours: "Input should be a valid integer, ..." is "must be a valid integer"."""
-    return message.partition(",")[0].replace("Input should be", "must be").replace("Value error", "is wrong")
+    if error["type"] == "string_pattern_mismatch":  # nobody reads a pattern
+        return f"must be a {Settings.model_fields[str(error['loc'][0])].description}"
+    return error["msg"].partition(",")[0].replace("Input should be", "must be").replace("Value error", "is wrong")

@@ -55,3 +55,47 @@ def test_wrong_value_is_said_plainly(monkeypatch: pytest.MonkeyPatch, value: str
     with pytest.raises(StartupError, match=sentence) as caught:
         load_settings()
     assert "Input" not in caught.value.cause
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PUBLIC_URL", "pictures.example"),
+        ("PUBLIC_URL", "//pictures.example"),
+        ("PUBLIC_URL", "https://a.example/?x=1"),
+        ("PUBLIC_URL", "https://me:secret@a.example"),
+        ("ROOT_PATH", "app"),
+        ("ROOT_PATH", "/a b"),
+        ("ROOT_PATH", "//a.example"),
+        ("ROOT_PATH", "/../app"),
+        ("S3_PREFIX", "../team/"),
+        ("LEASE_S", "inf"),
+        ("DRAIN_S", "inf"),
+        ("PUBLISH_PATIENCE_S", "nan"),
+        ("URL_TTL_S", "1000000000000"),
+    ],
+)
+def test_what_no_process_could_follow_is_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(f"FIRSTLIGHT_{name}", value)
+    with pytest.raises(StartupError, match=f"{name.lower()}: must be (?!.*pattern)"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("public_url", ""),
+        ("public_url", "https://a.example"),
+        ("public_url", "http://127.0.0.1:7860/app/"),
+        ("public_url", "https://[::1]:8443/a/b"),
+        ("root_path", ""),
+        ("root_path", "/"),
+        ("root_path", "/app"),
+        ("root_path", "/a.b/~c/"),
+    ],
+)
+def test_addresses_are_taken_as_people_write_them(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(f"FIRSTLIGHT_{name.upper()}", value)
+    assert getattr(load_settings(), name) == value
