@@ -15,7 +15,7 @@ from app.records import next_page, owned, place, view
 from app.wants import Here, Owner, saying
 from core.errors import FirstlightError, InvalidInput, NotFound, Overloaded
 from core.recipe import Recipe
-from core.render import TERMINAL, State
+from core.render import State
 from core.validate import check_int, check_number
 from final_engine.door import RenderWish
 from shared_cache.renders import Record
@@ -137,8 +137,8 @@ def accepted_preview(render_id: RenderId, context: Here, owner: Owner) -> Respon
 @router.delete("/{render_id}")
 def cancel(request: Request, render_id: RenderId, context: Here, owner: Owner) -> dict[str, Any]:
     """Cancels; what has ended stays as it is, and asking twice is no error."""
-    before = owned(context, owner, render_id)
-    after = context.renders.cancel(render_id)
-    if before.state not in TERMINAL and after.state is State.CANCELLED:
+    owned(context, owner, render_id)
+    record, ended = context.renders.cancel(render_id)
+    if ended:
         context.metrics.ended(State.CANCELLED)
-    return view(context, after, request.scope.get("root_path", ""))
+    return view(context, record, request.scope.get("root_path", ""))

@@ -80,15 +80,16 @@ class Renders:
             return []
         return [bool(wanted) for wanted in self._progress(args=[field for step in steps for field in step])]
 
-    def cancel(self, render_id: str) -> Record:
-        """Cancels at once wherever the render is; again, or after the end, changes nothing.
+    def cancel(self, render_id: str) -> tuple[Record, bool]:
+        """Cancels at once wherever the render is; the record, and whether it was this call that ended it.
 
-        Raises: NotFound.
+        Again, or after the end, changes nothing. Raises: NotFound.
         """
-        record = decode(self._cancel(args=[render_id]))
+        ended, flat = self._cancel(args=[render_id])
+        record = decode(flat)
         if record is None:
             raise NotFound(f"there is no render {render_id}")
-        return record
+        return record, bool(ended)
 
     def finish(self, render_id: str, attempt: int, state: State, **fields: Any) -> bool:
         """As advance, into a terminal state; the entry is acknowledged with it.

@@ -228,18 +228,19 @@ return 1
 CANCEL = (
     RENDER_PRELUDE
     + """
--- ARGV: id
+-- ARGV: id. Returns whether this call ended it, and the record.
 local id = ARGV[1]
 local key = 'fl:render:' .. id
 local at = redis.call('HMGET', key, 'state', 'owner', 'work_s')
-if at[1] and not TERMINAL[at[1]] then
+local ends = at[1] and not TERMINAL[at[1]]
+if ends then
   if at[1] == 'queued' and redis.call('EXISTS', 'fl:turn:' .. at[2]) == 1 then  -- its owner gets the share back
     redis.call('INCRBYFLOAT', 'fl:turn:' .. at[2], -tonumber(at[3] or '0'))
   end
   redis.call('HSET', key, 'state', 'cancelled')
   settle(id, 'cancelled')
 end
-return redis.call('HGETALL', key)
+return {ends and 1 or 0, redis.call('HGETALL', key)}
 """
 )
 

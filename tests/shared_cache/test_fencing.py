@@ -89,8 +89,8 @@ def test_worker_that_dies_every_time_ends_the_render_at_the_cap(client: redis.Re
 def test_cancel_is_immediate_and_stops_the_work(client: redis.Redis, renders: Renders) -> None:
     entry, record = running(client)
     Latents(client).put_bytes("r1", b"x")
-    assert renders.cancel("r1").state is State.CANCELLED
-    assert renders.cancel("r1").state is State.CANCELLED
+    assert renders.cancel("r1")[0].state is State.CANCELLED
+    assert renders.cancel("r1")[0].state is State.CANCELLED
     assert not renders.progress("r1", record.attempt, 1, 1)
     assert not renders.hand_over(entry, record.attempt, "decode", State.DECODING, "r1", b"late")
     assert renders.claim("r1", 3) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
@@ -177,11 +178,20 @@ def test_cancel_names_what_is_missing(renders: Renders) -> None:
         renders.cancel("r9")
 
 
+def test_one_of_many_that_cancel_at_once_is_the_one_that_did(renders: Renders) -> None:
+    renders.create(a_record("r1"), LANE)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(renders.cancel, ["r1"] * 16))
+    assert {record.state for record, _ in answers} == {State.CANCELLED}
+    assert sum(ended for _, ended in answers) == 1
+
+
 @pytest.mark.parametrize("state", sorted(TERMINAL))
 def test_ended_render_stays_as_it_is_when_cancelled(client: redis.Redis, renders: Renders, state: State) -> None:
     _, record = running(client)
     renders.finish("r1", record.attempt, state)
-    assert renders.cancel("r1").state is state
+    found, ended = renders.cancel("r1")
+    assert (found.state, ended) == (state, False)
     assert ends(Events(client).read("r1")) == [state]
 
 
