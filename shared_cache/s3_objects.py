@@ -6,6 +6,7 @@ Only processes that keep pictures in S3 import this module, since boto3 takes a 
 from __future__ import annotations
 
 import logging
+import re
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -27,6 +28,7 @@ CONNECTIONS = 16
 RULE = "firstlight-pictures"
 PROBE = "renders/.write-test"
 DEFAULT_REGION = "us-east-1"
+HOST = re.compile(r"[A-Za-z0-9._:\[\]-]+")  # as browsers send it: a name of other letters they spell anew
 LONGEST_TTL_S = LONGEST_S - 3600  # URLs are dated back a little, so that they stay the same for a while
 
 
@@ -204,7 +206,8 @@ def _host_of(name: str, url: str | None) -> str | None:
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or "@" in parts.netloc:
+    behind = parts.path.strip("/") or parts.query or parts.fragment
+    if parts.scheme not in ("http", "https") or not parts.hostname or not HOST.fullmatch(parts.netloc) or behind:
         raise StartupError(f"{name} is {url}", "give http://host:port or https://host, without anything behind it")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     default = {"http": 80, "https": 443}[parts.scheme]
