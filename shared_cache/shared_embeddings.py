@@ -25,7 +25,11 @@ local function forget(member)
   redis.call('DECRBY', KEYS[3], string.match(member, '%d+$'))
 end
 
-if redis.call('EXISTS', KEYS[2]) == 0 then redis.call('SET', KEYS[3], 0) end  -- begun, or lost and begun anew
+if redis.call('EXISTS', KEYS[2], KEYS[3]) < 2 then  -- begun, or one of the two was lost
+  local total = 0
+  for _, known in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do total = total + string.match(known, '%d+$') end
+  redis.call('SET', KEYS[3], total)
+end
 local member = ARGV[1] .. ':' .. #ARGV[2]
 if redis.call('ZADD', KEYS[2], ARGV[5], member) == 1 then redis.call('INCRBY', KEYS[3], #ARGV[2]) end
 redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])

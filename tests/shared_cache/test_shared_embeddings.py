@@ -74,6 +74,17 @@ def test_lost_index_begins_anew(client: redis.Redis) -> None:
     assert store.get("c") is not None
 
 
+def test_lost_total_is_counted_again(client: redis.Redis) -> None:
+    store = SharedEmbeddings(client, 60, 100)
+    for key in "abc":
+        store.put(key, b"x" * 30)
+    client.delete(keys.EMBEDDINGS_BYTES)
+    store.put("c", b"x" * 30)  # known already, so it adds nothing
+    assert store.get("a") and kept(client) == 90
+    store.put("d", b"x" * 30)
+    assert store.get("a") is None and store.get("d") and kept(client) == 90
+
+
 def test_outage_costs_a_lookup_now_and_then_and_is_told_once(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
