@@ -17,7 +17,7 @@ from app.fleet import workers
 from app.models import models
 from app.output import print_json, tells
 from app.probe import probe
-from app.roles import ROLES
+from app.roles import ROLES, roles_of
 from app.verbs import preview, render
 from core.errors import StartupError
 from core.settings import Settings, load_settings
@@ -112,10 +112,9 @@ def worker(
 
     _prepare(exit_with_parent)
     settings = load_settings(**({} if fuse is None else {"fuse": fuse}))
-    wanted = [role.strip() for role in (roles or settings.roles).split(",") if role.strip()]
-    unknown = [role for role in wanted if role not in ROLES]
-    if unknown or not wanted:
-        raise StartupError(f"unknown role {', '.join(unknown) or '(none given)'}", f"use some of {', '.join(ROLES)}")
+    wanted = roles_of(roles or settings.roles)
+    if not wanted:
+        raise StartupError("a worker needs a role", f"use some of {', '.join(ROLES)}")
     check_fits(settings.model, wanted)  # the cheap checks first: importing torch takes seconds
     if "finish" in wanted:
         open_objects(settings, writes=True)

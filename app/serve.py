@@ -18,9 +18,11 @@ from typing import Any
 
 from app.address import announced
 from app.embedded_queue import queue_of
+from app.roles import roles_of
 from app.supervise import Supervised
 from core.errors import StartupError
 from core.settings import Settings
+from final_engine.routes import fused_of
 from sampling.memory import check_fits
 from sampling.profile import load_profile
 from shared_cache.connect import connect
@@ -43,10 +45,14 @@ class Place:
 def serve(settings: Settings, say: Say, announce: bool = True) -> None:
     """Runs until SIGINT or SIGTERM. say gets ("open" | "ready" | "stopped", facts).
 
-    Raises: StartupError for a broken model folder, a taken port, a queue that cannot be reached.
+    Raises: StartupError for a broken model folder, a taken port, a queue that cannot be reached, and for whatever its
+    worker could never start with.
     """
     started_s = time.monotonic()
-    check_fits(settings.model, [role.strip() for role in settings.roles.split(",")])
+    roles = roles_of(settings.roles)
+    check_fits(settings.model, roles)
+    if roles:
+        fused_of(settings)
     with _stopped_by_signals(), ExitStack() as cleanup:
         place = open_place(settings)
         cleanup.callback(place.listener.close)
@@ -79,7 +85,7 @@ def open_place(settings: Settings) -> Place:
 
 
 def _workers(settings: Settings) -> Iterator[Supervised]:
-    if settings.roles.strip():
+    if roles_of(settings.roles):
         assert settings.redis_url is not None
         registry = Registry(connect(settings.redis_url))
         yield Supervised(

@@ -223,6 +223,23 @@ def test_serve_refuses_a_model_that_does_not_fit(monkeypatch: pytest.MonkeyPatch
     assert told.exit_code == 2 and "are missing" in json.loads(told.stdout)["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("ROLES", "preview,cook", "unknown role cook"),
+        ("FUSE", "nope:0.8", "there is no style"),
+        ("FUSE", "ink:x", "ink:x"),
+    ],
+)
+def test_serve_refuses_what_its_worker_could_never_start_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, value: str, told: str
+) -> None:
+    monkeypatch.setenv("FIRSTLIGHT_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv(f"FIRSTLIGHT_{name}", value)
+    ended = run(app, ["serve", "--port", "0", "--json"])
+    assert ended.exit_code == 2 and told in json.loads(ended.stdout)["error"]["message"]
+
+
 def test_command_without_a_server_tells_why_none_starts(tmp_path: Path) -> None:
     done = firstlight("preview", "a cat", FIRSTLIGHT_DATA_DIR=str(tmp_path), FIRSTLIGHT_MODEL=str(tmp_path))
     assert done.returncode == 1
