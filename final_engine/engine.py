@@ -135,9 +135,7 @@ class FinalEngine:
         jobs = list(self._jobs.values())
         given = self._lanes.hand_back({job.record.id: job.record.attempt for job in jobs})
         for job in jobs:
-            self._metrics.wasted("final", job.step * job.record.n)
-            for row_id in job.rows:
-                self._loop.leave(row_id)
+            self._drop_rows(job)
         self._jobs.clear()
         if given:
             log.info("handed back, unfinished: %s", ", ".join(given))
@@ -152,9 +150,9 @@ class FinalEngine:
         if not self._taking:
             return
         self._lanes.tidy(every_s=TIDY_EVERY_S)
-        held = {job.entry.entry_id for job in self._jobs.values()}
+        held = {(job.entry.stream, job.entry.entry_id) for job in self._jobs.values()}  # two lanes may use one id
         for entry in self._lanes.take_over(self._lease_s):
-            if entry.entry_id not in held:
+            if (entry.stream, entry.entry_id) not in held:
                 self._claim(entry)
 
     def _admit(self) -> None:
@@ -196,10 +194,16 @@ class FinalEngine:
             self._leave(job)
 
     def _claim(self, entry: Entry) -> None:
+        held = self._jobs.get(entry.render_id)
+        if held is not None and held.record.attempt == entry.attempt:  # its entry was lost, and made anew meanwhile
+            held.entry = entry
+            return
         record = claim(self._renders, self._metrics, entry.render_id, self._max_attempts, State.RUNNING)
         if record is None:
             self._lanes.ack(entry)
             return
+        if held is not None:
+            self._drop_rows(held)
         self._jobs[record.id] = Job(entry, record, self._clock())
         self._encode.submit(record.id, record.recipe)
 
@@ -280,11 +284,14 @@ class FinalEngine:
 
     def _leave(self, job: Job) -> None:
         """The render was cancelled, failed, or belongs to another worker now."""
+        self._drop_rows(job)
+        self._lanes.ack(job.entry)
+        del self._jobs[job.record.id]
+
+    def _drop_rows(self, job: Job) -> None:
         self._metrics.wasted("final", job.step * job.record.n)
         for row_id in job.rows:
             self._loop.leave(row_id)
-        self._lanes.ack(job.entry)
-        del self._jobs[job.record.id]
 
     def _fail(self, job: Job, error: Exception | None) -> None:
         log.error("render %s failed: %s", job.record.id, error, exc_info=error)

@@ -15,6 +15,7 @@ from core.recipe import Handoff, StyleUse
 from core.render import State
 from final_engine.door import RenderWish
 from sampling.safety import ImageClassifier
+from shared_cache.lanes import STANDARD, lane_name
 from shared_cache.previews import kept_previews
 from tests.final_engine.conftest import LEASE_S, FinalPath, following
 from tests.makers import a_final_recipe
@@ -277,4 +278,23 @@ def test_lost_group_is_made_again_and_the_render_runs(path: FinalPath) -> None:
     path.ended(path.submit(steps=4))
     path.client.flushall()
     (record,) = path.ended(path.submit(steps=4))
+    assert record.state is State.DONE
+
+
+def test_render_goes_on_where_it_is_when_its_lane_is_deleted(path: FinalPath) -> None:
+    record = path.submit(steps=8)
+    path.tick_until(lambda: path.look(record).step >= 2)
+    path.client.delete(lane_name(STANDARD, record.bucket))
+    assert path.renders.repair() == [record.id]
+    (record,) = path.ended(record)
+    assert (record.state, record.attempt, len(record.batch_sizes)) == (State.DONE, 1, 8)
+
+
+def test_render_that_comes_to_its_late_holder_again_begins_anew(path: FinalPath) -> None:
+    record = path.submit(steps=8)
+    path.tick_until(lambda: path.look(record).step >= 2)
+    path.client.delete(lane_name(STANDARD, record.bucket))
+    path.renders.claim(record.id, 3)  # by another worker, which is gone before its first step
+    assert path.renders.repair() == [record.id]
+    (record,) = path.ended(record)
     assert record.state is State.DONE
