@@ -96,23 +96,29 @@ class Outbox:
         return [self._waiting.pop(session) for session in alike[: self._decoder.max_rows]]
 
     def _publish(self, group: list[Finished]) -> None:
+        """What fails fails alone: a group that cannot be decoded is decoded one by one."""
         try:
-            self._publish_group(group)
-        except Exception as error:  # a group fails, the thread goes on
-            log.exception("previews failed after denoising")
-            body: dict[str, object] = {"error": {"code": getattr(error, "code", "failed"), "message": str(error)}}
-            for _ in group:
-                self._metrics.previewed("failed")
-            with suppress(redis.RedisError):  # the web process asks again where nothing comes
+            started_s = perf_counter()
+            pictures = self._decoder.decode(torch.stack([finished.latents for finished in group]))
+            decode_s = perf_counter() - started_s
+        except Exception as error:
+            if len(group) == 1:
+                self._fail(group[0], error)
+            else:
                 for finished in group:
-                    self._reply(finished, body)
-
-    def _publish_group(self, group: list[Finished]) -> None:
-        started_s = perf_counter()
-        pictures = self._decoder.decode(torch.stack([finished.latents for finished in group]))
-        decode_s = perf_counter() - started_s
+                    self._publish([finished])
+            return
         for finished, picture in zip(group, pictures, strict=True):
-            self._publish_one(finished, picture, {**finished.times, "decode": decode_s})
+            try:
+                self._publish_one(finished, picture, {**finished.times, "decode": decode_s})
+            except Exception as error:  # the thread goes on
+                self._fail(finished, error)
+
+    def _fail(self, finished: Finished, error: Exception) -> None:
+        log.error("preview %s failed after denoising", finished.request.preview_id, exc_info=error)
+        self._metrics.previewed("failed")
+        with suppress(redis.RedisError):  # the web process asks again where nothing comes
+            self._reply(finished, {"error": {"code": getattr(error, "code", "failed"), "message": str(error)}})
 
     def _publish_one(self, finished: Finished, picture: Pixels, times: dict[str, float]) -> None:
         started_s = perf_counter()

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 import redis
+import torch
 
 from benchmarks.bundle import Parts
 from core.metrics import Metrics
 from core.recipe import StyleUse
 from core.wire import unpack_frame
 from preview_engine.engine import PreviewEngine
-from preview_engine.outbox import Outbox
+from preview_engine.outbox import Finished, Outbox
+from sampling.decode import Decoder
 from sampling.encode_stage import EncodeStage
 from sampling.picture import from_bytes
 from sampling.safety import ImageClassifier
@@ -215,6 +217,27 @@ def test_engine_fails_one_preview_alone(harness: Harness) -> None:
     by_session = {header["session"]: header for header, _ in harness.frames(2)}
     assert "error" in by_session["bad"] and "error" not in by_session["good"]
     assert harness.measured("previews_total", outcome="failed") == 1
+
+
+def test_outbox_fails_one_of_those_it_decodes_together_alone(
+    client: redis.Redis, parts: Parts, classifier: ImageClassifier
+) -> None:
+    replies = Replies(client)
+    outbox = Outbox(
+        decoder=Decoder(parts.model, "preview", max_rows=4),
+        classifier=classifier,
+        previews=Previews(client),
+        replies=replies,
+        metrics=Metrics(),
+    )
+    for session, value in (("a", 0.0), ("bad", float("nan")), ("b", 0.0)):
+        outbox.put(Finished(a_request(session), torch.full((8, 16, 16), value), 7, {"queue": 0.0}))
+    outbox.start()
+    outbox.close()
+    frames = [unpack_frame(replies.pop("web", 1.0) or b"") for _ in range(3)]
+    by_session = {header["session"]: (header, payload) for header, payload in frames}
+    assert by_session["bad"][0]["error"]["code"] == "non-finite"
+    assert all("error" not in header and payload for header, payload in (by_session["a"], by_session["b"]))
 
 
 def test_previews_go_on_after_an_outage_of_the_queue(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
