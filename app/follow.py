@@ -17,7 +17,7 @@ from app.renders import RenderId
 from app.wants import Here, Owner
 from core.render import TERMINAL
 from shared_cache.connect import trouble
-from shared_cache.events import check_event_id
+from shared_cache.events import READ_LIMIT, check_event_id
 
 log = logging.getLogger(__name__)
 router = APIRouter(prefix="/api/v1")
@@ -81,6 +81,8 @@ async def _follow(
             events, ended = [], False
         for after, fields in events:
             yield ServerSentEvent(json.dumps(fields), id=after)
+        if len(events) == READ_LIMIT:  # there may be more, and the end among them
+            continue
         if ended:
             return
         try:

@@ -71,6 +71,16 @@ def test_last_event_id_resumes_without_loss_or_repetition(web: Web, client: http
         assert rest == events[index + 1 :]
 
 
+def test_stream_of_more_events_than_one_look_reads_is_whole(
+    web: Web, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    render_id, attempt = start(web, client)
+    run_through(web, render_id, attempt)
+    for module in ("shared_cache.events", "app.follow"):
+        monkeypatch.setattr(f"{module}.READ_LIMIT", 2)
+    assert [fields["state"] for _, fields in follow(client, f"{PATH}/{render_id}/events")][-1] == "failed"
+
+
 @pytest.mark.parametrize("given", ["x", "1-x", "-1", "$", "9" * 20, "1-" + "9" * 20, "9" * 40])
 def test_odd_last_event_id_is_refused(web: Web, client: httpx.Client, given: str) -> None:
     render_id, _ = start(web, client)
