@@ -21,12 +21,14 @@ router = APIRouter()
 
 
 @router.get("/healthz")
+@router.head("/healthz", include_in_schema=False)
 async def healthz() -> dict[str, str]:
     """The web process answers."""
     return {"status": "ok"}
 
 
 @router.get("/readyz")
+@router.head("/readyz", include_in_schema=False)
 def readyz(context: Here, response: Response) -> dict[str, Any]:
     """200 only when a warm worker stands for every role."""
     workers = ready_workers(context.registry, context.profile.model)

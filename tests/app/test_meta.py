@@ -14,6 +14,13 @@ def test_healthz_answers(client: httpx.Client) -> None:
     assert client.get("/healthz").json() == {"status": "ok"}
 
 
+def test_keepers_that_ask_with_head_are_answered(client: httpx.Client) -> None:
+    """As load balancers and monitors do."""
+    for path in ("/healthz", "/readyz"):
+        answer = client.head(path)
+        assert (answer.status_code, answer.content) == (client.get(path).status_code, b"")
+
+
 def test_readyz_waits_for_every_role(web: Web, client: httpx.Client) -> None:
     registry, model = web.context.registry, web.model
     answer = client.get("/readyz")
