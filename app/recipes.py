@@ -37,7 +37,7 @@ class Recipes:
         """A recipe of its own, without a preview."""
         if body.prompt is None:
             raise InvalidInput("prompt", "is required when there is no preview_id")
-        handoff = choice(Handoff, body.handoff or Handoff.FRESH, "handoff")
+        handoff = _handoff(body, Handoff.FRESH)
         if handoff is not Handoff.FRESH:
             raise InvalidInput("handoff", f"{handoff} follows a preview; send its preview_id too")
         seed = body.seed if body.seed is not None else random_seed(self._profile.limits)
@@ -52,9 +52,9 @@ class Recipes:
             given = getattr(body, name)
             if given is not None and given != getattr(preview, name):
                 raise InvalidInput(name, "differs from the preview that is followed; leave it out")
-        if body.styles is not None and self._styles(body.styles) != preview.styles:
+        if body.styles is not None and _by_id(self._styles(body.styles)) != _by_id(preview.styles):
             raise InvalidInput("styles", "differ from the preview that is followed; leave them out")
-        handoff = choice(Handoff, body.handoff or Handoff.MATCH, "handoff")
+        handoff = _handoff(body, Handoff.MATCH)
         pool = self._profile.final
         recipe = replace(preview, steps=pool.steps, guidance_scale=pool.guidance_scale, sampler=pool.sampler)
         return self._checked(self._final_fields(recipe, body, handoff), "final")
@@ -100,6 +100,15 @@ class Recipes:
 
 def random_seed(limits: Limits) -> int:
     return secrets.randbelow(limits.max_seed + 1)
+
+
+def _handoff(body: RenderBody, default: Handoff) -> Handoff:
+    return default if body.handoff is None else choice(Handoff, body.handoff, "handoff")
+
+
+def _by_id(styles: Sequence[StyleUse]) -> list[StyleUse]:
+    """Their order changes nothing."""
+    return sorted(styles, key=lambda use: use.id)
 
 
 def choice(options: type[Choice], name: str, field: str) -> Choice:

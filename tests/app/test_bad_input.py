@@ -51,6 +51,7 @@ RENDERS: list[tuple[str, Any, str]] = [
     ("guidance_scale", 10**400, ""),
     ("sampler", "dpm++ 9000", "euler"),
     ("handoff", "loose", "match"),
+    ("handoff", "", "match"),
     ("handoff", "match", "preview"),
     ("deadline_s", -1, "0"),
     ("deadline_s", float("nan"), "number"),

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from app.records import view
+from core.recipe import StyleUse
 from core.render import State
 from tests.app.conftest import JPEG, Web
 
@@ -66,6 +67,14 @@ def test_following_a_preview_refuses_to_change_it(web: Web, client: httpx.Client
     fields = {"preview_id": preview_id, field: "a dog" if field == "prompt" else value}
     answer = client.post(PATH, json=fields)
     assert (answer.status_code, answer.json()["error"]["field"]) == (422, field)
+
+
+def test_following_a_preview_takes_its_styles_in_any_order(web: Web, client: httpx.Client) -> None:
+    preview_id = web.stored_preview("local", styles=(StyleUse("noto", 0.5), StyleUse("ink", 1.0)))
+    repeated = [{"id": "ink", "weight": 1.0}, {"id": "noto", "weight": 0.5}]
+    assert client.post(PATH, json={"preview_id": preview_id, "styles": repeated}).status_code == 202
+    twice = [*repeated, repeated[0]]
+    assert client.post(PATH, json={"preview_id": preview_id, "styles": twice}).status_code == 422
 
 
 def test_preview_of_another_version_is_not_followed(web: Web, client: httpx.Client) -> None:
