@@ -12,6 +12,7 @@ from app.bodies import PreviewBody, RenderBody, parse_body
 from app.context import Context
 from app.owners import owner_of
 from app.previews import preview_once
+from app.proxies import public_root
 from app.records import owned, view
 from app.renders import submit
 from core.errors import FirstlightError
@@ -97,8 +98,7 @@ def _render_endpoint(context: Context) -> Callable[..., AsyncIterator[dict[str, 
             "deadline_s": deadline_s,
             "n": n,
         }
-        root = str(request.request.base_url).rstrip("/")
-        following = _render(context, owner_of(request.request), fields, root)
+        following = _render(context, owner_of(request.request), fields, public_root(request.request))
         while (seen := await _told(anext(following, None))) is not None:
             yield seen
 

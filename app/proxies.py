@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 
 from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _PREFIX = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+")
+
+_HOST = re.compile(r"[A-Za-z0-9._-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?")
 
 # Gradio names its manifest and the icon in it from the root. Each pair is of one length, so that headers stay true.
 _FROM_ROOT = {
@@ -38,6 +41,22 @@ class SubPath:
     def _root_of(self, headers: Headers) -> str:
         asked = headers.get("x-forwarded-prefix", "").rstrip("/")
         return asked if _PREFIX.fullmatch(asked) else self._root_path
+
+
+def public_root(connection: HTTPConnection) -> str:
+    """scheme://host and sub-path as whoever asks sees them, also where the proxy names another host to us."""
+    url = connection.base_url
+    host, scheme = (_first(connection.headers, f"x-forwarded-{part}") for part in ("host", "proto"))
+    if _HOST.fullmatch(host):
+        url = url.replace(netloc=host)
+    if scheme in ("http", "https"):
+        url = url.replace(scheme=scheme)
+    return str(url).rstrip("/")
+
+
+def _first(headers: Headers, name: str) -> str:
+    """What the outermost of several proxies says."""
+    return headers.get(name, "").partition(",")[0].strip()
 
 
 class Manifest:
