@@ -115,7 +115,7 @@ def worker(
     wanted = roles_of(roles or settings.roles)
     if not wanted:
         raise StartupError("a worker needs a role", f"use some of {', '.join(ROLES)}")
-    check_fits(settings.model, wanted)  # the cheap checks first: importing torch takes seconds
+    check_fits(settings.model, wanted, settings.device)  # the cheap checks first: importing torch takes seconds
     if "finish" in wanted:
         open_objects(settings, writes=True)
     with queue_of(settings) as connected:

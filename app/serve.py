@@ -50,7 +50,7 @@ def serve(settings: Settings, say: Say, announce: bool = True) -> None:
     """
     started_s = time.monotonic()
     roles = roles_of(settings.roles)
-    check_fits(settings.model, roles)
+    check_fits(settings.model, roles, settings.device)
     if roles:
         fused_of(settings)
     with _stopped_by_signals(), ExitStack() as cleanup:

@@ -125,7 +125,7 @@ class Worker:
         self._announcer.start()
         if TORCH_ROLES & set(self.roles):
             use_threads(self._settings.torch_threads)
-            self._model = load_model(self._settings.model, roles=self.roles)
+            self._model = load_model(self._settings.model, self._settings.device, roles=self.roles)
             self._start_torch_roles(self._model)
         if objects is not None:
             self._start_finish(objects)

@@ -19,6 +19,7 @@ CONFIG_NAME = f"{PREFIX}CONFIG"
 CLIENT_NAMES = frozenset({CONFIG_NAME, f"{PREFIX}URL"})
 ADDRESS = "^(https?://[^/?#@\\s]+(/[^?#\\s]*)?)?$"
 SUB_PATH = "^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?$"
+DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
 FOLDER = "^([A-Za-z0-9_-][A-Za-z0-9_.-]*/)*$"
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "storybook" / "bundle"
 
@@ -42,6 +43,7 @@ class Settings(BaseSettings):
     )
     root_path: str = Field("", pattern=SUB_PATH, description="sub-path that a proxy serves the app under, as /app")
     roles: str = Field("preview,final,decode,finish", description="roles of the worker that serve starts; may be empty")
+    device: str = Field("auto", pattern=DEVICE, description="where networks run: auto, cpu, cuda or cuda:1; see gpu.md")
     torch_threads: int | None = Field(None, ge=1, description="threads of one network forward; default half the cores")
     max_preview_rows: int = Field(8, ge=1, le=64, description="previews in one denoising batch")
     max_final_rows: int = Field(8, ge=2, le=64, description="network rows in one denoising batch of renders")

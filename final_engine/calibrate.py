@@ -60,7 +60,7 @@ class Bench:
 def open_bench(settings: Settings) -> Bench:
     """The parts as a worker of the final and decode roles holds them."""
     use_threads(settings.torch_threads)
-    model = load_model(settings.model, roles=("final", "decode"))
+    model = load_model(settings.model, settings.device, roles=("final", "decode"))
     encoder, decoder = Encoder(model, ByteLRU(2**24), {}), Decoder(model, "final")
     bank = Bank(model, {}, 1, lambda: None)
     loop = StepLoop(Denoiser(model, "final"), bank, settings.max_final_rows, perf_counter)
@@ -72,7 +72,7 @@ def identity_of(model: Model) -> Identity:
     """What figures that were measured with this model in this process are true of."""
     device = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else _processor()
     profile = model.profile
-    dtype = str(model.dtype).removeprefix("torch.")
+    dtype = model.tuning.label(str(model.dtype).removeprefix("torch."))
     return Identity(profile.id, profile.version, device, dtype, torch.get_num_threads())
 
 

@@ -275,7 +275,7 @@ class FinalEngine:
             decode_stage(record.recipe.model),
             State.DECODING,
             record.id,
-            pack({"latents": stacked.float().numpy()}),
+            pack({"latents": stacked.float().cpu().numpy()}),
             {"timings_ms": timings_ms},
         )
         if record.due_s is not None:

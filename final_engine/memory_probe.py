@@ -37,7 +37,7 @@ class Probe:
 
     def __init__(self, settings: Settings) -> None:
         use_threads(settings.torch_threads)
-        self.model = load_model(settings.model)
+        self.model = load_model(settings.model, settings.device)
         self._classifier = ImageClassifier(settings.nsfw_threshold)
         self._encoder = Encoder(self.model, ByteLRU(2**24))
         self._bank = Bank(self.model, {}, 1, lambda: None)

@@ -131,7 +131,7 @@ class Outbox:
         request, recipe = finished.request, finished.request.recipe
         jpeg = to_jpeg(fit(picture, recipe.width, recipe.height))
         times["encode_jpeg"] = perf_counter() - started_s - times["safety"]
-        stored = StoredPreview(request.owner, recipe, pack({"latents": finished.latents.numpy()}), jpeg)
+        stored = StoredPreview(request.owner, recipe, pack({"latents": finished.latents.cpu().numpy()}), jpeg)
         self._previews.put(request.preview_id, stored)
         times["total"] = self._clock() - request.sent_s
         self._reply(

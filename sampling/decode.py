@@ -22,7 +22,8 @@ class Decoder:
     """
 
     def __init__(self, model: Model, pool: PoolName = "final", max_rows: int | None = None) -> None:
-        self._vae, self._dtype, self._device = model.decoder(pool), model.dtype, model.device
+        self._vae, self._device = model.decoder(pool), model.device
+        self._dtype = self._vae.dtype
         self.max_rows = max_rows or (1 if model.device.type == "cpu" else MAX_DECODE_ROWS)
         self._lock = threading.Lock()  # the fp32 try changes the weights that others would decode with
         config = self._vae.config

@@ -294,7 +294,9 @@ def fuse(unet: UNet2DConditionModel, path: Path, weight: float = 1.0) -> None:
     modules: dict[str, Any] = dict(unet.named_modules())
     for layer, matrices in read(path, Networks.of(unet)).get(UNET, {}).items():
         base = modules[layer].weight
-        delta = (weight * (matrices.up.float() @ matrices.down.float())).view(base.shape)
+        if type(base.data) is not torch.Tensor:
+            raise InvalidInput("styles", f"{path.name} cannot be fused into quantised weights; choose other weights")
+        delta = (weight * (matrices.up.float() @ matrices.down.float())).view(base.shape).to(base.device)
         fused = (base.float() + delta).to(base.dtype)
         if not bool(fused.isfinite().all()):
             raise InvalidInput("styles", f"{path.name} does not fit this model: {layer} overflows")

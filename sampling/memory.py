@@ -9,11 +9,13 @@ import psutil
 
 from core.errors import StartupError
 from sampling.layout import Part, sample_of
-from sampling.plan import DTYPES, Plan, plan_of
+from sampling.plan import Plan, plan_of
+from sampling.tuning import DTYPES
 
 GB = 1e9
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "fp8": 1}
 CGROUP = Path("/sys/fs/cgroup")
+GPU = Path("/dev/nvidiactl")  # where a driver for CUDA devices is at work
 DENOISING = ("preview", "final")
 AUTOENCODERS, AUTOENCODER_BYTES = ("vae", "decoder"), 4  # they are small, and held as they compute
 
@@ -65,13 +67,14 @@ def check_memory(plan: Plan, roles: Collection[str], dtype: str, free: int) -> N
     raise StartupError(cause, _what_fits(plan, roles, dtype, free))
 
 
-def check_fits(model: str, roles: Collection[str]) -> None:
+def check_fits(model: str, roles: Collection[str], device: str) -> None:
     """What a worker of these roles would say of a model's files and of this machine's memory, without torch.
 
-    Raises: StartupError as plan_of and check_memory.
+    A GPU's own memory is the worker's to look at. Raises: StartupError as plan_of and check_memory.
     """
     plan = plan_of(model)
-    check_memory(plan, roles, plan.weights or DTYPES[0], free_bytes())
+    if device == "cpu" or (device == "auto" and not GPU.exists()):
+        check_memory(plan, roles, plan.tuning.weights or plan.tuning.dtype or DTYPES[0], free_bytes())
 
 
 def _what_fits(plan: Plan, roles: Collection[str], dtype: str, free: int) -> str:

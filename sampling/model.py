@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -17,16 +17,18 @@ from transformers.utils import logging as transformers_logging
 from core.errors import InvalidInput, StartupError
 from core.profile import ModelProfile
 from sampling import lora
+from sampling.device import PRECISIONS, device_of, settled
 from sampling.layout import REMEDY, Part, fingerprint, same, texts_of
 from sampling.lora import Networks
 from sampling.memory import check_memory, free_bytes
 from sampling.plan import Plan, plan_of
 from sampling.pool_parts import PoolParts
 from sampling.schedule import Schedule, Spacing
+from sampling.tuned import tune
+from sampling.tuning import Tuning
 from sampling.weights import Autoencoder, open_part, twin_of
 
 PoolName = Literal["preview", "final"]
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 POOLS: tuple[PoolName, PoolName] = ("final", "preview")
 M = TypeVar("M", bound=torch.nn.Module)
 
@@ -57,7 +59,7 @@ class Model:
     """What load_model read; a part that no asked role needs is None, or not in its mapping.
 
     vae paints finals, vae_preview what is shown on the way; where the model has one for both, it is the same object.
-    Units: vae_scale is pixels of a final per latent on a side.
+    tuning: how it runs, with nothing left to the device. Units: vae_scale is pixels of a final per latent on a side.
     """
 
     profile: ModelProfile
@@ -71,6 +73,7 @@ class Model:
     vae_preview: Autoencoder | None
     latent_channels: int
     vae_scale: int
+    tuning: Tuning = field(default_factory=Tuning)
 
     def unet(self, pool: PoolName) -> UNet2DConditionModel:
         """Raises: StartupError when the model was loaded without that role."""
@@ -113,22 +116,28 @@ class Model:
 def load_model(
     model: str | Path,
     device: str = "cpu",
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     roles: Collection[str] = ("preview", "final", "decode"),
+    tuning: Tuning | None = None,
 ) -> Model:
     """Reads the parts of what FIRSTLIGHT_MODEL may name that the roles need; parts that are equal are read once.
 
-    dtype: what is computed in. The profile may have large matrices held in less; layers turn them up as they compute.
+    device: as FIRSTLIGHT_DEVICE. dtype: what is computed in, before the profile's; large matrices may be held in less,
+    and layers turn them up as they compute. tuning: in place of the profile's.
 
-    Raises: StartupError naming what is missing, broken, not of a kind we can run, or too large.
+    Raises: StartupError naming what is missing, broken, not of a kind we can run, too large, or not to be had here.
     """
     plan = plan_of(model)
     _quieten_libraries()
-    place = torch.device(device)
-    free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else free_bytes()
-    held = dtype if plan.weights is None else PRECISIONS[plan.weights]
-    check_memory(plan, roles, str(held).removeprefix("torch."), free)
-    return _Loader(plan, place, dtype, held).load(roles)
+    place = device_of(device)
+    wanted = plan.tuning if tuning is None else tuning
+    if dtype is not None:
+        wanted = replace(wanted, dtype=str(dtype).removeprefix("torch."))
+    chosen = settled(wanted, place)
+    assert chosen.dtype is not None  # settled
+    free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" and not chosen.offload else free_bytes()
+    check_memory(plan, roles, chosen.weights or chosen.dtype, free)
+    return _Loader(plan, place, chosen).load(roles)
 
 
 def _quieten_libraries() -> None:
@@ -141,11 +150,12 @@ def _quieten_libraries() -> None:
 class _Loader:
     """Opens the parts of a plan, each once."""
 
-    def __init__(self, plan: Plan, device: torch.device, dtype: torch.dtype, held: torch.dtype) -> None:
+    def __init__(self, plan: Plan, device: torch.device, tuning: Tuning) -> None:
         self._plan = plan
         self._device = device
-        self._dtype = dtype
-        self._held = held
+        self._tuning = tuning
+        self._dtype = PRECISIONS[str(tuning.dtype)]
+        self._held = PRECISIONS.get(str(tuning.weights), self._dtype)
         self._texts: list[tuple[PoolParts, Text]] = []
         self._vaes: list[tuple[Part, Autoencoder]] = []
 
@@ -166,23 +176,34 @@ class _Loader:
             vae_preview=vae_preview,
             latent_channels=int(self._plan.final.vae.config["latent_channels"]),
             vae_scale=self._plan.final.pixels_a_latent,
+            tuning=self._tuning,
         )
 
     def _unets(self, asked: Collection[PoolName]) -> tuple[UNet2DConditionModel | None, UNet2DConditionModel | None]:
         """The final and the preview UNet; each pool has its own, since adapters are fused and act on it, but where both
         come from the same files they share the memory of all weights that the preview adapter leaves alone."""
-        final = self._settled(self._open(self._plan.final.unet)) if "final" in asked else None
+        final = self._settled(self._open(self._plan.final.unet), self._unet_home) if "final" in asked else None
         if "preview" not in asked:
-            return final, None
+            return self._tuned(final), None
         parts = self._plan.preview
         shares = final is not None and same(parts.unet, self._plan.final.unet)
-        preview = self._settled(twin_of(final) if shares else self._open(parts.unet))
+        preview = self._settled(twin_of(final) if shares else self._open(parts.unet), self._unet_home)
         if parts.adapter is not None:
             try:
                 lora.fuse(preview, parts.adapter)
             except InvalidInput as error:
                 raise StartupError(f"preview adapter: {error.message}", REMEDY) from error
-        return final, preview
+        return self._tuned(final), self._tuned(preview)
+
+    @property
+    def _unet_home(self) -> torch.device:
+        """Where UNets lie between their steps."""
+        return torch.device("cpu") if self._tuning.offload else self._device
+
+    def _tuned(self, unet: UNet2DConditionModel | None) -> UNet2DConditionModel | None:
+        if unet is not None:
+            tune(unet, self._tuning, self._device)
+        return unet
 
     def _text(self, parts: PoolParts) -> Text:
         version = text_version(parts) + ("" if self._held is self._dtype else f"-{self._held}")
@@ -212,7 +233,12 @@ class _Loader:
         for known, vae in self._vaes:
             if same(known, part):
                 return vae
-        made: Autoencoder = self._settled(open_part(part, self._dtype, self._dtype))
+        dtype = torch.float32 if self._dtype is torch.float16 and _overflows(part) else self._dtype
+        made: Autoencoder = self._settled(open_part(part, dtype, dtype))
+        if self._tuning.vae_tiling:
+            made.enable_tiling()
+        if self._tuning.vae_slicing:
+            made.enable_slicing()
         self._vaes.append((part, made))
         return made
 
@@ -220,10 +246,16 @@ class _Loader:
         """A network whose layers compute in the precision of what they are given."""
         return open_part(part, self._dtype, self._held)
 
-    def _settled(self, module: M) -> M:
+    def _settled(self, module: M, home: torch.device | None = None) -> M:
         """Onto the device, convolution weights channels last, which takes a third off a forward on a processor."""
-        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub leaves it out
-        return module.to(self._device).eval().requires_grad_(False)
+        if self._tuning.channels_last:
+            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub leaves it out
+        return module.to(home or self._device).eval().requires_grad_(False)
+
+
+def _overflows(part: Part) -> bool:
+    """Whether an autoencoder says of itself that half precision overflows in it, as SDXL's own does."""
+    return part.config["_class_name"] == "AutoencoderKL" and bool(part.config.get("force_upcast", True))
 
 
 def text_version(parts: PoolParts) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
+from sampling.device import FP8_CAPABILITY
 from sampling.model import Model, load_model
+from sampling.tuning import Compile, Tuning
 
-DTYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.float16, torch.bfloat16, torch.float32)}
+DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("float16", "bfloat16", "float32")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +28,26 @@ class Option:
 def known_options() -> dict[str, Option]:
     """By name, the one that workers use first."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    found = [_in_precision(device, dtype) for device in devices for dtype in DTYPES[device]]
+    found = [
+        Option("-".join((device, *words)), partial(load_model, device=device, tuning=tuning))
+        for device in devices
+        for words, tuning in _tunings(device)
+    ]
     return {option.name: option for option in found}
 
 
-def _in_precision(device: str, dtype: torch.dtype) -> Option:
-    name = f"{device}-{str(dtype).removeprefix('torch.')}"
-    return Option(name, partial(load_model, device=device, dtype=dtype))
+def _tunings(device: str) -> Iterator[tuple[tuple[str, ...], Tuning]]:
+    """Each precision as it is; of the first one also what else this device can do. Compiling is for GPUs alone: on a
+    processor it takes minutes for what the gate paints in one."""
+    for dtype in DTYPES[device]:
+        yield (dtype,), Tuning(dtype=dtype, compile=Compile.OFF)
+    first = DTYPES[device][0]
+    yield (first, "tiled"), Tuning(dtype=first, compile=Compile.OFF, vae_tiling=True)
+    if find_spec("torchao") is not None:
+        yield (first, "int8"), Tuning(dtype=first, compile=Compile.OFF, weights="int8")
+    if device != "cuda":
+        return
+    yield (first, "compiled"), Tuning(dtype=first, compile=Compile.REGIONAL)
+    yield (first, "whole"), Tuning(dtype=first, compile=Compile.WHOLE)
+    if find_spec("torchao") is not None and torch.cuda.get_device_capability() >= FP8_CAPABILITY:
+        yield ("bfloat16", "fp8"), Tuning(dtype="bfloat16", compile=Compile.REGIONAL, weights="fp8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from sampling import kinds, layout
 from sampling.hub import HUB_ID, pulled
 from sampling.layout import Part, fingerprint, read_json, texts_of
 from sampling.pool_parts import PoolParts, open_parts
+from sampling.tuning import Tuning
 
 PROFILE_FILE = "storybook.json"  # in a folder: the profile that goes with it
 PROFILES = BUNDLED_MODEL.parent.parent / "profiles"
 STORYBOOK = "storybook"
-DTYPES = ("float32", "bfloat16", "float16")
 NATIVE_SIDE = 1024
 NATIVE_BUCKETS = ((1024, 1024), (1152, 896), (896, 1152), (1216, 832), (832, 1216))
 NATIVE_STEP = 64
@@ -80,12 +80,12 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """weights: the precision in which the profile wants large matrices held, None for that of the computation."""
+    """tuning: how the profile wants to be run."""
 
     profile: ModelProfile
     preview: PoolParts
     final: PoolParts
-    weights: str | None = None
+    tuning: Tuning = field(default_factory=Tuning)
 
     def parts(self) -> list[Part]:
         return [*self.final.parts(), *self.preview.parts()]
@@ -176,10 +176,6 @@ def _planned(described: Described) -> Plan:
     preview, final = _fitting(*(_pool_parts(described, fields[name]) for name in ("preview", "final")))
     pools = [_pool(described, fields[name]) for name in ("preview", "final")]
     styles = described.path.parent / "styles"
-    options = dict(fields.get("options", {}))
-    weights = options.pop("weights", None)
-    if options or weights not in (None, *DTYPES):
-        raise ValueError(f"options knows weights alone, one of {', '.join(DTYPES)}")
     profile = ModelProfile(
         id=described.id,
         version=str(fields.get("version") or _version(preview, final)),
@@ -188,7 +184,7 @@ def _planned(described: Described) -> Plan:
         limits=_limits(pools[1], fields.get("limits", {})),
         styles=styles if styles.is_dir() else None,
     )
-    return Plan(profile, preview, final, weights)
+    return Plan(profile, preview, final, Tuning.parse(fields.get("options", {})))
 
 
 def _pool(described: Described, fields: Mapping[str, Any]) -> Pool:

@@ -19,7 +19,8 @@ ODD = 13  # latents a side of the example: sizes that do not halve evenly take t
 def can_trace(unet: UNet2DConditionModel) -> bool:
     """Whether a trace is right and pays: a network whose branches we know, in fp32 on a processor."""
     known = isinstance(unet, UNet2DConditionModel) and unet.device.type == "cpu"
-    return known and all(weight.dtype is torch.float32 for weight in unet.parameters())
+    plain = (type(weight.data) is Tensor and weight.dtype is torch.float32 for weight in unet.parameters())
+    return known and all(plain)
 
 
 class TracedUNet:

@@ -28,6 +28,10 @@ class SmallVae(torch.nn.Module):
         self.config = _Config(scaling_factor=1.0)
         self.batches: list[int] = []
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.one.dtype
+
     def decode(self, z: Tensor, **_: Any) -> tuple[Tensor]:
         self.batches.append(len(z))
         pixels = z[:, :3] * self.one
