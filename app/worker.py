@@ -34,6 +34,7 @@ from preview_engine.engine import PreviewEngine
 from preview_engine.outbox import Outbox
 from sampling import lora
 from sampling.bank import Bank
+from sampling.compiled import compilations, keep_compiled_in
 from sampling.decode import Decoder
 from sampling.denoiser import Denoiser
 from sampling.device_loop import DeviceLoop, Engine
@@ -97,6 +98,8 @@ class Worker:
         self._signal = Signal(client, *(role for role in ("preview", "final") if role in roles))
         self._embeddings: ByteLRU[Any] = ByteLRU(settings.embedding_cache_mb * 2**20)
         self._shared = _shared_embeddings(settings, redis_url)
+        self._loops: dict[str, StepLoop] = {}  # by pool
+        self._compiled = 0  # compilations until this worker was ready
         self._engines: dict[str, Engine] = {}  # by pool, in order of priority
         self._banks: list[Bank] = []
         self._stages: list[Stage] = []
@@ -126,6 +129,8 @@ class Worker:
         if TORCH_ROLES & set(self.roles):
             use_threads(self._settings.torch_threads)
             self._model = load_model(self._settings.model, self._settings.device, roles=self.roles)
+            if self._model.tuning.compiles:
+                keep_compiled_in(self._settings.data_dir, os.environ)
             self._start_torch_roles(self._model)
         if objects is not None:
             self._start_finish(objects)
@@ -139,6 +144,7 @@ class Worker:
         """Works until asked to stop; then takes nothing more, and goes on with what it has in the time that is left."""
         engines = self._engines
         loop = DeviceLoop(engines, self._signal.wait, perf_counter, self._metrics) if engines else None
+        self._compiled = compilations()
         self._tell_ready(self.roles)
         if loop is not None:
             loop.run(stopping.asked)
@@ -178,6 +184,9 @@ class Worker:
         cached = self._embeddings.stats()
         shared = 0 if self._shared is None else self._shared.hits
         self._metrics.cache(cached.hits, cached.misses, cached.bytes, shared)
+        if self._ready:
+            unserved = {pool: loop.denoiser.unserved for pool, loop in self._loops.items()}
+            self._metrics.compiled(compilations() - self._compiled, unserved)
 
     def _start_torch_roles(self, model: Model) -> None:
         if "preview" in self.roles or "final" in self.roles:
@@ -212,7 +221,7 @@ class Worker:
     def _preview_engine(self, model: Model, encoder: Encoder, decoder: Decoder, catalogue: Catalogue) -> PreviewEngine:
         rows = self._rows(self._settings.max_preview_rows)
         bank = self._bank(model, catalogue, "preview")
-        loop = StepLoop(Denoiser(model, "preview"), bank, rows, perf_counter)
+        loop = self._loops["preview"] = StepLoop(Denoiser(model, "preview"), bank, rows, perf_counter)
         warm(loop, encoder, decoder, model.profile.preview, list(catalogue.paths()))
         replies = Replies(self._redis)
         outbox = Outbox(
@@ -244,7 +253,7 @@ class Worker:
         if self._fused is not None:
             lora.fuse(model.unet("final"), catalogue.paths()[self._fused.id], self._fused.weight)
         bank = self._bank(model, catalogue, "final")
-        loop = StepLoop(Denoiser(model, "final"), bank, rows, perf_counter)
+        loop = self._loops["final"] = StepLoop(Denoiser(model, "final"), bank, rows, perf_counter)
         warm(loop, encoder, decoder, profile.final, list(catalogue.paths()))
         stored = self._calibrated or self._first_costs(Bench(model, encoder, loop, decoder, self._classifier), rows)
         glimpses = Glimpses(decoder=decoder, classifier=self._classifier, events=Events(self._redis))

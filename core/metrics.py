@@ -39,6 +39,7 @@ class Metrics:
         self._define_previews()
         self._define_renders()
         self._cache_counts: dict[str, int] = {}
+        self._compile_counts: dict[str, int] = {}
 
     def _define_pools(self) -> None:
         to = self.registry
@@ -57,8 +58,15 @@ class Metrics:
         self._request = Histogram(
             "firstlight_request_seconds", "From asked to answered.", ("pool",), buckets=REQUEST_S, registry=to
         )
+        self._recompiles = Counter(
+            "firstlight_recompiles", "Times that a network was compiled after the worker was ready.", registry=to
+        )
+        self._uncompiled = Counter(
+            "firstlight_uncompiled_steps", "Steps of a compiled network that ran as it is.", ("pool",), registry=to
+        )
         for pool in POOLS:
             self._wasted.labels(pool)
+            self._uncompiled.labels(pool)
 
     def _define_previews(self) -> None:
         to = self.registry
@@ -134,6 +142,18 @@ class Metrics:
         self._misses.inc(grown["encoded"])
         self._cache_counts = {name: self._cache_counts.get(name, 0) + more for name, more in grown.items()}
         self._cached.set(size_bytes)
+
+    def compiled(self, recompiles: int, uncompiled: Mapping[str, int]) -> None:
+        """Since the worker was ready: compilations, and by pool the steps that no compiled shape fitted.
+
+        For one thread alone.
+        """
+        now = {"": recompiles, **uncompiled}
+        grown = {name: max(0, count - self._compile_counts.get(name, 0)) for name, count in now.items()}
+        self._recompiles.inc(grown[""])
+        for pool in uncompiled:
+            self._uncompiled.labels(pool).inc(grown[pool])
+        self._compile_counts |= now
 
     def ended(self, state: State) -> None:
         """A render ended, once. Call it where Renders.finish said True, or it is counted twice.

@@ -9,6 +9,8 @@ import torch
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from torch import Tensor
 
+from core.profile import Limits
+from sampling.compiled import CompiledUNet
 from sampling.encoder import CHUNK_TOKENS, Embedding
 from sampling.model import Model, PoolName
 from sampling.packs import Layout
@@ -37,22 +39,32 @@ class Conditioning:
 
 
 class Denoiser:
-    """Runs one pool's UNet; owned by one thread.
+    """Runs one pool's UNet; owned by one thread. backend: of the compiler, where the model is compiled.
 
     Shapes: x [n, C, h, w] in sigma space (x0 + sigma * noise), fp32.
     Source: Karras et al. 2022, preconditioning; diffusers' EulerDiscreteScheduler for v_prediction.
     """
 
-    def __init__(self, model: Model, pool: PoolName) -> None:
+    def __init__(self, model: Model, pool: PoolName, backend: str = "inductor") -> None:
         self.unet: UNet2DConditionModel = model.unet(pool)
         self.device, self.dtype = model.device, model.dtype
-        self._network = TracedUNet(self.unet)
-        self._traceable = can_trace(self.unet)
+        self.compiled = CompiledUNet(self.unet, model, backend) if model.tuning.compiles else None
+        self._network = self.compiled or TracedUNet(self.unet)
+        self._replays = self.compiled is not None or can_trace(self.unet)
         self._layout = Layout()
         self._model, self._pool = model, pool
         self._predicts_v = model.schedules[pool].predicts_v
         self._rows: tuple[Row, ...] = ()
         self._conditioning: Conditioning | None = None
+
+    @property
+    def unserved(self) -> int:
+        """Steps since the warm-up for which nothing that was compiled fitted."""
+        return 0 if self.compiled is None else self.compiled.unserved
+
+    @property
+    def limits(self) -> Limits:
+        return self._model.profile.limits
 
     def prepare(self, row: Row) -> None:
         """Raises: InvalidInput for a schedule or latents that do not fit."""
@@ -63,7 +75,12 @@ class Denoiser:
         return self._denoise(tuple(rows), self.dtype)
 
     def in_float32(self, row: Row) -> Tensor:
-        """The same for one row with the network in fp32, for when a lower precision overflowed."""
+        """The same for one row with the network in fp32, for when a lower precision overflowed.
+
+        Quantised weights and offloaded ones cannot be turned up: these rows get the same again.
+        """
+        if self._model.tuning.quantised or self._model.tuning.offload:
+            return self._denoise((row,), self.dtype)
         self.unet.float()
         try:
             return self._denoise((row,), torch.float32)
@@ -79,7 +96,7 @@ class Denoiser:
         scale = (1 + sigma**2).sqrt()
         timesteps = torch.tensor([float(row.timesteps[row.step_index]) for row in rows], device=self.device)
         sample = (x / scale).to(dtype)
-        forward = self._network if self._traceable else self._network.eager
+        forward = self._network if self._replays else self._network.eager
         output = forward(
             torch.cat([sample[given.guided], sample]),
             torch.cat([timesteps[given.guided], timesteps]),

@@ -47,6 +47,14 @@ class StepLoop:
         self._rows: dict[str, Row] = {}  # in the order in which they are due: a row that stepped goes to the end
 
     @property
+    def denoiser(self) -> Denoiser:
+        return self._denoiser
+
+    @property
+    def max_network_rows(self) -> int:
+        return self._max_network_rows
+
+    @property
     def rows(self) -> list[Row]:
         return list(self._rows.values())
 

@@ -78,13 +78,27 @@ class Slot:
         return (down.expand(len(x), -1, -1), up.expand(len(x), -1, -1)) if acting.shared else (down, up)
 
 
+class Held:
+    """What acts on one layer, put there before the forward: nothing names the layer, so layers of one kind are compiled
+    once for all.
+
+    Shapes: as what Slot.acting returns.
+    """
+
+    def __init__(self) -> None:
+        self.parts: tuple[Tensor, Tensor] | None = None
+
+    def acting(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        return self.parts
+
+
 class SlotLinear(torch.nn.Linear):
     """Computes in the precision of x, whatever its weight is held in.
 
     Shapes: x [n, in] or [n, tokens, in] to the same with out.
     """
 
-    slot: Slot | None = None  # peft makes layers of its own of a layer's class
+    slot: Slot | Held | None = None  # peft makes layers of its own of a layer's class
 
     def forward(self, x: Tensor) -> Tensor:
         base = torch.nn.functional.linear(x, self.weight.to(x.dtype), self.bias)
@@ -125,7 +139,7 @@ class SlotConv2d(torch.nn.Conv2d):
     Shapes: x [n, in, h, w] to [n, out, h', w'].
     """
 
-    slot: Slot | None = None  # peft makes layers of its own of a layer's class
+    slot: Slot | Held | None = None  # peft makes layers of its own of a layer's class
 
     def forward(self, x: Tensor) -> Tensor:
         base: Tensor = self._conv_forward(x, self.weight.to(x.dtype), self.bias)
@@ -141,13 +155,27 @@ def install(network: torch.nn.Module, assignment: Assignment) -> Assignment:
     """Makes slot layers of all layers that can be; a network that has them already keeps its assignment."""
     modules: dict[str, Any] = dict(network.named_modules())
     for module in modules.values():
-        if isinstance(module, (SlotLinear, SlotConv2d)) and module.slot is not None:
+        if isinstance(module, (SlotLinear, SlotConv2d)) and isinstance(module.slot, Slot):
             return module.slot.assignment
     for name in layer_shapes(network):
-        module = modules[name]
-        module.__class__ = SlotLinear if isinstance(module, torch.nn.Linear) else SlotConv2d
-        module.slot = Slot(name, assignment)
+        _slotted(modules[name]).slot = Slot(name, assignment)
     return assignment
+
+
+def hold(network: torch.nn.Module) -> dict[str, Held]:
+    """Slot layers that hold what acts on them, in place of asking; by the layers' names."""
+    modules: dict[str, Any] = dict(network.named_modules())
+    held: dict[str, Held] = {}
+    for name in layer_shapes(network):
+        layer = _slotted(modules[name])
+        held[name] = layer.slot = layer.slot if isinstance(layer.slot, Held) else Held()
+    return held
+
+
+def _slotted(module: Any) -> Any:
+    """The layer made one with a slot, in place."""
+    module.__class__ = SlotLinear if isinstance(module, torch.nn.Linear) else SlotConv2d
+    return module
 
 
 def layer_shapes(network: torch.nn.Module) -> dict[str, tuple[int, ...]]:

@@ -1,10 +1,13 @@
-"""Warm-up: every bucket runs once through encode, step and decode before a worker calls itself ready."""
+"""Warm-up: every size runs once through encode, step and decode before a worker calls itself ready.
+
+Where the network is compiled, every shape that will be served is compiled here, and none later.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from time import sleep
+from collections.abc import Iterator, Sequence
+from time import perf_counter, sleep
 from typing import Any
 
 from core.errors import InvalidInput
@@ -18,6 +21,7 @@ from sampling.rows import Row
 log = logging.getLogger(__name__)
 PROMPT = "a warm light"
 MAX_STYLES = 8  # enough to learn which layers styles act on
+Uses = tuple[StyleUse, ...]
 
 
 def warm(loop: StepLoop, encoder: Encoder, decoder: Decoder, pool: Pool, styles: Sequence[str] = ()) -> None:
@@ -31,23 +35,63 @@ def warm(loop: StepLoop, encoder: Encoder, decoder: Decoder, pool: Pool, styles:
         for error in _run(loop, [row]):
             raise error
         decoder.decode(row.latents[None])
-    rows = [_row(encoder, pool, pool.buckets[0], style) for style in styles[:MAX_STYLES]]
+        if decoder.max_rows > 1:
+            decoder.decode(row.latents.expand(decoder.max_rows, *row.latents.shape))
+    kept = styles if loop.denoiser.compiled is not None else styles[:MAX_STYLES]
+    rows = [_row(encoder, pool, pool.buckets[0], (StyleUse(style, 1.0),)) for style in kept]
     for error in _run(loop, rows):
         if not isinstance(error, InvalidInput):
             raise error
         log.warning("a style cannot be used: %s", error.message)
+    if loop.denoiser.compiled is not None:
+        _compile(loop, encoder, pool, rows)
 
 
-def _row(encoder: Encoder, pool: Pool, bucket: Bucket, style: str | None = None) -> Row:
-    fields: dict[str, Any] = {"guidance_scale": pool.guidance_scale, "sampler": pool.sampler, "seed": 0}
-    styles = () if style is None else (StyleUse(style, 1.0),)
+def sizes_up_to(rows: int) -> list[int]:
+    """Network rows of the batches that are compiled: powers of two, and the most that are allowed."""
+    return [size for size in (1 << i for i in range(rows.bit_length())) if size < rows] + [rows]
+
+
+def _compile(loop: StepLoop, encoder: Encoder, pool: Pool, styled: Sequence[Row]) -> None:
+    """Every size of picture and batch, without styles, with one style a row, and with as many as a row may have."""
+    assert loop.denoiser.compiled is not None  # the caller's check
+    started_s = perf_counter()
+    kinds = [(), *_combinations(styled, loop.denoiser.limits.max_styles)]
+    sizes = sizes_up_to(loop.max_network_rows)
+    with loop.denoiser.compiled.compiling():
+        for size in reversed(sizes):  # the largest first: it sets the room of the others
+            for bucket in pool.buckets:
+                for uses in kinds:
+                    rows = [_row(encoder, pool, bucket, uses, f"{i}", guidance_scale=1.0) for i in range(size)]
+                    for error in _run(loop, rows):
+                        raise error
+    log.info("compiled %d shapes in %.0f s", len(kinds) * len(sizes) * len(pool.buckets), perf_counter() - started_s)
+
+
+def _combinations(styled: Sequence[Row], most: int) -> Iterator[Uses]:
+    """The style of the largest rank, and the largest together, as many as a request may have."""
+    ranked = sorted((row for row in styled if row.placed is not None), key=_rank, reverse=True)
+    for count in sorted({1, most} if len(ranked) > 1 else {len(ranked)} - {0}):
+        yield tuple(use for row in ranked[:count] for use in row.styles)
+
+
+def _rank(row: Row) -> int:
+    assert row.placed is not None  # rows without are left out
+    return max((sum(stack.ranks) for stack in row.placed.pack.stacks.values()), default=0)
+
+
+def _row(
+    encoder: Encoder, pool: Pool, bucket: Bucket, uses: Uses = (), name: str = "", guidance_scale: float | None = None
+) -> Row:
+    guidance_scale = pool.guidance_scale if guidance_scale is None else guidance_scale
+    fields: dict[str, Any] = {"guidance_scale": guidance_scale, "sampler": pool.sampler, "seed": 0}
     return Row(
-        id=f"warm-{bucket}-{style}",
+        id=f"warm-{bucket}-{'-'.join(use.id for use in uses)}-{name}",
         bucket=bucket,
         steps=1,
-        styles=styles,
+        styles=uses,
         embedding=encoder.encode(PROMPT),
-        negative=encoder.encode("") if pool.guidance_scale > 1 else None,
+        negative=encoder.encode("") if guidance_scale > 1 else None,
         **fields,
     )
 

@@ -56,6 +56,16 @@ def test_cache_counts_grow_by_what_is_new() -> None:
     assert value("firstlight_embedding_cache_bytes") == 7
 
 
+def test_compilations_grow_by_what_is_new() -> None:
+    metrics = Metrics()
+    metrics.compiled(0, {"preview": 0, "final": 2})
+    metrics.compiled(1, {"preview": 0, "final": 5})
+    value = metrics.registry.get_sample_value
+    assert value("firstlight_recompiles_total") == 1
+    assert value("firstlight_uncompiled_steps_total", {"pool": "final"}) == 5
+    assert value("firstlight_uncompiled_steps_total", {"pool": "preview"}) == 0
+
+
 def test_only_an_end_is_counted_as_one() -> None:
     with pytest.raises(ValueError, match="running"):
         Metrics().ended(State.RUNNING)
