@@ -19,7 +19,12 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def emit(
-    name: str, config: dict[str, Any], figures: dict[str, Any], columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    name: str,
+    config: dict[str, Any],
+    figures: dict[str, Any],
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    keep: bool = True,
 ) -> None:
     """Prints the table, then the JSON line, which is also kept under benchmarks/results."""
     table = Table(*columns, title=name)
@@ -37,6 +42,8 @@ def emit(
         }
     )
     print(line)
+    if not keep:
+        return
     RESULTS.mkdir(exist_ok=True)
     with (RESULTS / f"{name}.jsonl").open("a", encoding="utf-8") as file:
         file.write(line + "\n")
