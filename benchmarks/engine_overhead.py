@@ -18,7 +18,8 @@ from benchmarks.report import emit
 from core.recipe import Sampler
 from sampling.bank import Bank
 from sampling.denoiser import Denoiser
-from sampling.encoder import Embedding, Encoder
+from sampling.embedding import Embedding
+from sampling.encoder import Encoder
 from sampling.loop import StepLoop
 from sampling.model import Model, load_model
 from sampling.rows import Row

@@ -21,7 +21,8 @@ from final_engine.similarity import similarity
 from sampling.bank import Bank
 from sampling.decode import Decoder
 from sampling.denoiser import Denoiser
-from sampling.encoder import Embedding, Encoder
+from sampling.embedding import Embedding
+from sampling.encoder import Encoder
 from sampling.loop import StepLoop
 from sampling.model import Model, load_model
 from sampling.picture import Pixels, fit, to_png

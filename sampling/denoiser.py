@@ -3,59 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
-from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from torch import Tensor
 
 from core.profile import Limits
 from sampling.compiled import CompiledUNet
-from sampling.encoder import CHUNK_TOKENS, Embedding
 from sampling.model import Model, PoolName
-from sampling.packs import Layout
 from sampling.rows import Row
-from sampling.slots import Acting
 from sampling.stepping import begin
-from sampling.traced import TracedUNet, can_trace
+from sampling.unet_forward import UNetForward
 
 
-@dataclass(frozen=True, slots=True)
-class Conditioning:
-    """What stays the same while the same rows step together; negatives of the guided rows come first.
+class Forward(Protocol):
+    """How rows become one forward of a family's network, and its answer their x0 estimates."""
 
-    Shapes: m guided of n rows; prompt_embeds [m + n, 77 * k, D]; pooled [m + n, P]; time_ids [m + n, 6];
-    mask [m + n, 77 * k] or None where no row needs padding; guided [m]; guidance [m, 1, 1, 1]. acting is what the rows'
-    styles add, None where no row has any.
-    """
+    def gather(self, rows: Sequence[Row], dtype: torch.dtype) -> Any:
+        """What stays the same while these rows step together."""
 
-    prompt_embeds: Tensor
-    pooled: Tensor
-    time_ids: Tensor
-    mask: Tensor | None
-    guided: Tensor
-    guidance: Tensor
-    acting: Acting | None
+    def estimate(self, rows: Sequence[Row], given: Any, dtype: torch.dtype) -> Tensor:
+        """Shapes: [n, C, h, w] fp32, after guidance. given: what was gathered for these rows."""
 
 
 class Denoiser:
-    """Runs one pool's UNet; owned by one thread. backend: of the compiler, where the model is compiled.
-
-    Shapes: x [n, C, h, w] in sigma space (x0 + sigma * noise), fp32.
-    Source: Karras et al. 2022, preconditioning; diffusers' EulerDiscreteScheduler for v_prediction.
-    """
+    """Runs one pool's network; owned by one thread. backend: of the compiler, where the model is compiled."""
 
     def __init__(self, model: Model, pool: PoolName, backend: str = "inductor") -> None:
-        self.unet: UNet2DConditionModel = model.unet(pool)
+        self.network = model.unet(pool)
         self.device, self.dtype = model.device, model.dtype
-        self.compiled = CompiledUNet(self.unet, model, backend) if model.tuning.compiles else None
-        self._network = self.compiled or TracedUNet(self.unet)
-        self._replays = self.compiled is not None or can_trace(self.unet)
-        self._layout = Layout()
+        self.compiled = CompiledUNet(self.network, model, backend) if model.tuning.compiles else None
+        self._forward: Forward = forward_of(model, pool, self.compiled)
         self._model, self._pool = model, pool
-        self._predicts_v = model.schedules[pool].predicts_v
-        self._rows: tuple[Row, ...] = ()
-        self._conditioning: Conditioning | None = None
+        self._gathered: tuple[tuple[Row, ...], torch.dtype, Any] | None = None
 
     @property
     def unserved(self) -> int:
@@ -81,91 +61,21 @@ class Denoiser:
         """
         if self._model.tuning.quantised or self._model.tuning.offload:
             return self._denoise((row,), self.dtype)
-        self.unet.float()
+        self.network.float()
         try:
             return self._denoise((row,), torch.float32)
         finally:
-            self.unet.to(self.dtype)
-            self._rows = ()
+            self.network.to(self.dtype)
+            self._gathered = None
 
     @torch.no_grad()
     def _denoise(self, rows: tuple[Row, ...], dtype: torch.dtype) -> Tensor:
-        given = self._condition(rows, dtype)
-        x = torch.stack([row.latents for row in rows])
-        sigma = self._column([row.sigma for row in rows])
-        scale = (1 + sigma**2).sqrt()
-        timesteps = torch.tensor([float(row.timesteps[row.step_index]) for row in rows], device=self.device)
-        sample = (x / scale).to(dtype)
-        forward = self._network if self._replays else self._network.eager
-        output = forward(
-            torch.cat([sample[given.guided], sample]),
-            torch.cat([timesteps[given.guided], timesteps]),
-            given.prompt_embeds,
-            given.pooled,
-            given.time_ids,
-            given.mask,
-            given.acting,
-        ).float()
-        prediction = self._guide(output, given)
-        if self._predicts_v:
-            return x / scale**2 - prediction * (sigma / scale)
-        return x - prediction * sigma
-
-    def _guide(self, output: Tensor, given: Conditioning) -> Tensor:
-        """Classifier-free guidance for the rows that ask for it."""
-        count = len(given.guided)
-        if count == 0:
-            return output
-        negative, positive = output[:count], output[count:]
-        guided = negative + given.guidance * (positive[given.guided] - negative)
-        return guided if count == len(positive) else positive.index_copy(0, given.guided, guided)
-
-    def _column(self, numbers: Sequence[float]) -> Tensor:
-        """One number a row. Shapes: [n, 1, 1, 1] fp32."""
-        return torch.tensor(numbers, dtype=torch.float32, device=self.device).view(-1, 1, 1, 1)
-
-    def _condition(self, rows: tuple[Row, ...], dtype: torch.dtype) -> Conditioning:
-        """Gathered when the rows change, not every step."""
-        if self._conditioning is None or self._rows != rows or self._conditioning.prompt_embeds.dtype != dtype:
-            self._conditioning, self._rows = self._gather(rows, dtype), rows
-        return self._conditioning
-
-    def _gather(self, rows: tuple[Row, ...], dtype: torch.dtype) -> Conditioning:
-        guided = [i for i, row in enumerate(rows) if row.guided]
-        negatives = [row.negative for row in rows if row.guided and row.negative is not None]
-        texts = [*negatives, *(row.embedding for row in rows)]
-        chunks = max(row.chunks for row in rows)
-        bucket = rows[0].bucket
-        size = [float(side) for side in (bucket.height, bucket.width, 0, 0, bucket.height, bucket.width)]
-        return Conditioning(
-            prompt_embeds=torch.cat([_padded(text, chunks) for text in texts]).to(self.device, dtype),
-            pooled=torch.cat([text.pooled for text in texts]).to(self.device, dtype),
-            time_ids=torch.tensor([size] * len(texts), device=self.device, dtype=dtype),
-            mask=_mask(texts, chunks, self.device),
-            guided=torch.tensor(guided, dtype=torch.long, device=self.device),
-            guidance=self._column([rows[i].guidance_scale for i in guided]),
-            acting=self._acting([*(rows[i] for i in guided), *rows], dtype),
-        )
-
-    def _acting(self, network_rows: Sequence[Row], dtype: torch.dtype) -> Acting | None:
-        """What the styles of each network row add; a row's negative prompt is painted in its styles too."""
-        if all(row.placed is None for row in network_rows):
-            return None
-        return self._layout.gather([row.placed for row in network_rows], self.device, dtype)
+        """What rows have in common is gathered when they change, not every step."""
+        if self._gathered is None or self._gathered[:2] != (rows, dtype):
+            self._gathered = rows, dtype, self._forward.gather(rows, dtype)
+        return self._forward.estimate(rows, self._gathered[2], dtype)
 
 
-def _padded(text: Embedding, chunks: int) -> Tensor:
-    """Shapes: [1, 77 * chunks, D]."""
-    missing = (chunks - text.chunks) * CHUNK_TOKENS
-    return torch.nn.functional.pad(text.prompt_embeds, (0, 0, 0, missing)) if missing else text.prompt_embeds
-
-
-def _mask(texts: Sequence[Embedding], chunks: int, device: torch.device) -> Tensor | None:
-    """Hides the padding from attention: padding that is seen changes the picture.
-
-    Shapes: bool [len(texts), 77 * chunks].
-    """
-    if all(text.chunks == chunks for text in texts):
-        return None
-    lengths = torch.tensor([[text.chunks * CHUNK_TOKENS] for text in texts], device=device)
-    return torch.arange(chunks * CHUNK_TOKENS, device=device)[None] < lengths
+def forward_of(model: Model, pool: PoolName, compiled: CompiledUNet | None) -> Forward:
+    """The forward of the model's family."""
+    return UNetForward(model.unet(pool), model.schedules[pool], model.device, compiled)

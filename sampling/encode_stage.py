@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from core.recipe import Recipe
-from sampling.encoder import Embedding, Encoder
+from sampling.embedding import Embedding
+from sampling.encoder import Encoder
 
 
 @dataclass(frozen=True, slots=True)

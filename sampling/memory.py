@@ -25,13 +25,13 @@ def needed_bytes(plan: Plan, roles: Collection[str], dtype: str) -> int:
     found: dict[tuple[object, ...], Part] = {}
     adapted = 0
     for name, pool in (("final", plan.final), ("preview", plan.preview)):
-        wanted = [pool.unet, *pool.text] if name in roles else []
+        wanted = [pool.network, *pool.text] if name in roles else []
         if name == "preview" and set(roles) & set(DENOISING):
             wanted.append(pool.decoder or pool.vae)
         if name == "final" and "decode" in roles:
             wanted.append(pool.vae)
-        if name == "preview" and name in roles and pool.adapter is not None and _key(pool.unet) in found:
-            adapted = pool.unet.elements()
+        if name == "preview" and name in roles and pool.adapter is not None and _key(pool.network) in found:
+            adapted = pool.network.elements()
         found |= {_key(part): part for part in wanted}
     held = dict.fromkeys(AUTOENCODERS, AUTOENCODER_BYTES)
     sizes = (part.elements() * held.get(part.name, DTYPE_BYTES[dtype]) for part in found.values())

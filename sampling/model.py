@@ -11,19 +11,21 @@ import torch
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from diffusers.schedulers.scheduling_euler_discrete import EulerDiscreteScheduler
 from diffusers.utils import logging as diffusers_logging
-from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
+from transformers import CLIPTokenizer
 from transformers.utils import logging as transformers_logging
 
 from core.errors import InvalidInput, StartupError
 from core.profile import ModelProfile
 from sampling import lora
 from sampling.device import PRECISIONS, device_of, settled
+from sampling.families import Family
 from sampling.layout import REMEDY, Part, fingerprint, same, texts_of
 from sampling.lora import Networks
 from sampling.memory import check_memory, free_bytes
 from sampling.plan import Plan, plan_of
 from sampling.pool_parts import PoolParts
 from sampling.schedule import Schedule, Spacing
+from sampling.text import Text, TextTower
 from sampling.tuned import tune
 from sampling.tuning import Tuning
 from sampling.weights import Autoencoder, open_part, twin_of
@@ -31,27 +33,6 @@ from sampling.weights import Autoencoder, open_part, twin_of
 PoolName = Literal["preview", "final"]
 POOLS: tuple[PoolName, PoolName] = ("final", "preview")
 M = TypeVar("M", bound=torch.nn.Module)
-
-
-@dataclass(frozen=True, slots=True)
-class TextTower:
-    """One tokenizer with its text encoder; SDXL has two towers."""
-
-    tokenizer: CLIPTokenizer
-    encoder: CLIPTextModel | CLIPTextModelWithProjection
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """How prompts are read: one object for both pools where theirs are the same.
-
-    version names tokenizers and weights, so that what was read by others is never taken for it. zero_empty: an empty
-    prompt is all zeros.
-    """
-
-    towers: tuple[TextTower, TextTower]
-    version: str
-    zero_empty: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +44,7 @@ class Model:
     """
 
     profile: ModelProfile
+    family: Family
     device: torch.device
     dtype: torch.dtype
     texts: Mapping[PoolName, Text]
@@ -166,6 +148,7 @@ class _Loader:
         vae, vae_preview = self._decoders(roles)
         return Model(
             profile=self._plan.profile,
+            family=self._plan.final.family,
             device=self._device,
             dtype=self._dtype,
             texts={pool: self._text(pools[pool]) for pool in asked},
@@ -182,12 +165,12 @@ class _Loader:
     def _unets(self, asked: Collection[PoolName]) -> tuple[UNet2DConditionModel | None, UNet2DConditionModel | None]:
         """The final and the preview UNet; each pool has its own, since adapters are fused and act on it, but where both
         come from the same files they share the memory of all weights that the preview adapter leaves alone."""
-        final = self._settled(self._open(self._plan.final.unet), self._unet_home) if "final" in asked else None
+        final = self._settled(self._open(self._plan.final.network), self._unet_home) if "final" in asked else None
         if "preview" not in asked:
             return self._tuned(final), None
         parts = self._plan.preview
-        shares = final is not None and same(parts.unet, self._plan.final.unet)
-        preview = self._settled(twin_of(final) if shares else self._open(parts.unet), self._unet_home)
+        shares = final is not None and same(parts.network, self._plan.final.network)
+        preview = self._settled(twin_of(final) if shares else self._open(parts.network), self._unet_home)
         if parts.adapter is not None:
             try:
                 lora.fuse(preview, parts.adapter)

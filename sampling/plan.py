@@ -266,7 +266,7 @@ def _from_own(path: Path, name: str) -> Plan:
 
 def _native_buckets(parts: PoolParts) -> tuple[Bucket, ...]:
     """SDXL's sizes, scaled to the area that the network was made for."""
-    sample = parts.unet.config.get("sample_size") or NATIVE_SIDE // parts.pixels_a_latent
+    sample = parts.network.config.get("sample_size") or NATIVE_SIDE // parts.pixels_a_latent
     side = int(max(sample) if isinstance(sample, list) else sample) * parts.pixels_a_latent
     step = max(parts.pixels_a_latent, NATIVE_STEP * side // NATIVE_SIDE)
     scaled = (

@@ -9,6 +9,7 @@ from typing import Any
 
 from core.errors import StartupError
 from sampling import kinds
+from sampling.families import SDXL_FAMILY, Family
 from sampling.layout import (
     NETWORKS,
     PICKLES,
@@ -26,11 +27,12 @@ from sampling.layout import (
 
 @dataclass(frozen=True, slots=True)
 class PoolParts:
-    """scheduler: its config. decoder: a smaller autoencoder of the same latents, for pictures shown on the way.
-    adapter: a LoRA file that is fused into the UNet. zero_empty: an empty prompt is all zeros.
+    """network: what denoises. scheduler: its config. decoder: a smaller autoencoder of the same latents, for pictures
+    shown on the way. adapter: a LoRA file that is fused into the network. zero_empty: an empty prompt is all zeros.
     """
 
-    unet: Part
+    family: Family
+    network: Part
     vae: Part
     text: tuple[Part, Part]
     tokenizers: tuple[Path, Path]
@@ -40,7 +42,7 @@ class PoolParts:
     adapter: Path | None = None
 
     def parts(self) -> list[Part]:
-        return [self.unet, *self.text, self.vae, *([self.decoder] if self.decoder is not None else [])]
+        return [self.network, *self.text, self.vae, *([self.decoder] if self.decoder is not None else [])]
 
     @property
     def pixels_a_latent(self) -> int:
@@ -51,11 +53,11 @@ class PoolParts:
     def latents(self) -> tuple[object, ...]:
         """What two pools must share for one to follow the other's latents."""
         scaling = (self.vae.config.get(name) for name in ("scaling_factor", "shift_factor"))
-        return self.unet.config["in_channels"], self.pixels_a_latent, *scaling
+        return self.network.config["in_channels"], self.pixels_a_latent, *scaling
 
     def check(self) -> None:
         """Raises: StartupError for a part of the wrong kind, missing or not whole."""
-        kinds.check_networks(self.unet, self.vae, self.text)
+        kinds.check_networks(self.network, self.vae, self.text)
         for vae in (self.vae, self.decoder):
             if vae is not None:
                 kinds.check_autoencoder(vae)
@@ -66,7 +68,7 @@ class PoolParts:
             given, wanted = self.decoder.config.get("latent_channels", 4), self.vae.config["latent_channels"]
             where = self.decoder.files[0].parent
             raise StartupError(f"{where}: a decoder of {given} latent channels, the model has {wanted}", kinds.REMEDY)
-        kinds.check_scheduler(self.unet.files[0].parent.parent, self.scheduler)
+        kinds.check_scheduler(self.network.files[0].parent.parent, self.scheduler)
         for path in dict.fromkeys(file for part in self.parts() for file in part.files):
             header_of(path)
         if self.adapter is not None:
@@ -89,7 +91,8 @@ def open_parts(
     unet, *text = (part_of(place / name, name, variant) for name in NETWORKS if name != "vae")
     first, second = (tokenizer_of(place / name) for name in TOKENIZERS)
     return PoolParts(
-        unet=unet,
+        family=SDXL_FAMILY,
+        network=unet,
         vae=other_vae or part_of(place / "vae", "vae", variant),
         text=(text[0], text[1]),
         tokenizers=(first, second),
@@ -108,7 +111,8 @@ def _from_file(path: Path, configs: Path, vae: Part | None, decoder: Part | None
     kinds.check_original(path, header)
     unet, own_vae, first, second = (part_in(path, name, configs) for name in NETWORKS)
     return PoolParts(
-        unet=unet,
+        family=SDXL_FAMILY,
+        network=unet,
         vae=vae or own_vae,
         text=(first, second),
         tokenizers=(configs / TOKENIZERS[0], configs / TOKENIZERS[1]),

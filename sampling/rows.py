@@ -9,7 +9,7 @@ from torch import Tensor
 
 from core.profile import Bucket
 from core.recipe import Recipe, Sampler, StyleUse
-from sampling.encoder import Embedding
+from sampling.embedding import Embedding
 from sampling.packs import Placed
 
 BatchKey = tuple[Bucket, int]
@@ -19,9 +19,9 @@ BatchKey = tuple[Bucket, int]
 class Row:
     """What is asked, and the state that the step loop alone changes.
 
-    Shapes: latents, denoised and init_latents [C, h, w] fp32; latents are x0 + sigma * noise while the row runs and x0
-    when it is done; denoised is the newest estimate of x0, fit for a progressive picture. placed is what the bank holds
-    of the row's styles, None while it waits for them and where it has none.
+    Shapes: latents, denoised and init_latents [C, h, w] fp32; latents are signal * x0 + sigma * noise while the row
+    runs and x0 when it is done; denoised is the newest estimate of x0, fit for a progressive picture. placed is what
+    the bank holds of the row's styles, None while it waits for them and where it has none.
     """
 
     id: str
@@ -84,8 +84,8 @@ class Row:
 
     @property
     def guided(self) -> bool:
-        """Guidance of 1 or less is no guidance: the negative prompt is not run."""
-        return self.guidance_scale > 1.0
+        """Guidance of 1 or less is no guidance, and without a negative prompt a number for the network to read."""
+        return self.negative is not None and self.guidance_scale > 1.0
 
     @property
     def network_rows(self) -> int:

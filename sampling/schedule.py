@@ -36,17 +36,22 @@ class Schedule:
     spacing: Spacing = Spacing.TRAILING
     offset: int = 0
 
-    def timesteps(self, sampler: Sampler, steps: int, strength: float = 1.0) -> list[float]:
-        """Raises: InvalidInput as timesteps_for."""
-        return timesteps_for(sampler, steps, strength, self.spacing, self.offset)
+    def visits(self, sampler: Sampler, steps: int, strength: float, latents: int) -> tuple[list[float], list[float]]:
+        """Timesteps, and the noise level of each, then a final 0; the same for pictures of any number of latents.
 
-    def sigmas(self, timesteps: Sequence[float]) -> list[float]:
-        """Noise level of each timestep, then a final 0."""
-        return sigmas_for(timesteps, self.alphas_cumprod)
+        Raises: InvalidInput as timesteps_for.
+        """
+        timesteps = timesteps_for(sampler, steps, strength, self.spacing, self.offset)
+        return timesteps, sigmas_for(timesteps, self.alphas_cumprod)
 
-    def unit_start(self, unit_rule: bool) -> bool:
-        """Whether the first x is noise of unit variance to the network: leading spacing starts below the last level."""
-        return unit_rule or self.spacing is Spacing.LEADING
+    def signal(self, sigma: float) -> float:
+        """How much of x0 is in x = signal * x0 + sigma * noise."""
+        return 1.0
+
+    def first_scale(self, sigma: float, unit_rule: bool) -> float:
+        """What the first noise is multiplied by, to unit variance as the network sees it or to the level itself;
+        leading spacing starts below the last level."""
+        return math.sqrt(1 + sigma**2) if unit_rule or self.spacing is Spacing.LEADING else sigma
 
 
 def timesteps_for(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -22,17 +21,24 @@ def begin(row: Row, model: Model, pool: PoolName) -> None:
 
     Raises: InvalidInput for a schedule or latents that do not fit.
     """
-    if row.guided and row.negative is None:
-        raise InvalidInput("negative_prompt", "guidance above 1 needs a negative embedding, also of an empty text")
-    schedule = model.schedules[pool]
-    row.timesteps = schedule.timesteps(row.sampler, row.steps, row.strength)
-    row.sigmas = schedule.sigmas(row.timesteps)
-    row.generator = row_generator(row.seed)
-    scale = model.vae_scale
+    _check(row, model)
+    schedule, scale = model.schedules[pool], model.vae_scale
     shape = (model.latent_channels, row.bucket.height // scale, row.bucket.width // scale)
+    row.timesteps, row.sigmas = schedule.visits(row.sampler, row.steps, row.strength, shape[1] * shape[2])
+    row.generator = row_generator(row.seed)
     noise = torch.randn(shape, generator=row.generator)
     row.step_index, row.denoised = 0, None
     row.latents = _start(row, noise, schedule).to(model.device)
+
+
+def _check(row: Row, model: Model) -> None:
+    if row.sampler not in model.family.samplers:
+        known = ", ".join(model.family.samplers)
+        raise InvalidInput("sampler", f"{row.sampler} is not for this model; possible: {known}")
+    if model.family.negatives and row.guidance_scale > 1 and row.negative is None:
+        raise InvalidInput("negative_prompt", "guidance above 1 needs a negative embedding, also of an empty text")
+    if not model.family.negatives and row.negative is not None:
+        raise InvalidInput("negative_prompt", "this model reads none")
 
 
 @torch.no_grad()
@@ -48,12 +54,11 @@ def advance(rows: Sequence[Row], estimates: Sequence[Tensor]) -> None:
 def _start(row: Row, noise: Tensor, schedule: Schedule) -> Tensor:
     sigma = row.sigmas[0]
     if row.init_latents is None:
-        unit = schedule.unit_start(SAMPLERS[row.sampler].unit_start)
-        return noise * (math.sqrt(1 + sigma**2) if unit else sigma)
+        return noise * schedule.first_scale(sigma, SAMPLERS[row.sampler].unit_start)
     if row.init_latents.shape != noise.shape:
         given, wanted = tuple(row.init_latents.shape), tuple(noise.shape)
         raise InvalidInput("init_latents", f"shape {given}, this bucket has {wanted}")
-    return row.init_latents.float().cpu() + noise * sigma
+    return row.init_latents.float().cpu() * schedule.signal(sigma) + noise * sigma
 
 
 def _advance_alike(sampler: Sampler, rows: Sequence[Row], denoised: Tensor) -> None:

@@ -10,7 +10,7 @@ import torch
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from torch import Tensor
 
-from sampling.encoder import CHUNK_TOKENS
+from sampling.embedding import CHUNK_TOKENS
 from sampling.slots import Acting, OneThread, Place, install
 
 ODD = 13  # latents a side of the example: sizes that do not halve evenly take the branch that is right for all sizes

@@ -23,7 +23,8 @@ from core.validate import check_recipe
 from final_engine.triton.repository import DECODE, DENOISE, ENCODE, Spec
 from sampling.decode import Decoder
 from sampling.denoiser import Denoiser
-from sampling.encoder import Embedding, Encoder
+from sampling.embedding import Embedding
+from sampling.encoder import Encoder
 from sampling.model import Model, load_model
 from sampling.picture import fit
 from sampling.rows import Row

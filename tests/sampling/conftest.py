@@ -12,7 +12,8 @@ from torch import Tensor
 
 from core.profile import Bucket
 from core.recipe import Sampler
-from sampling.encoder import CHUNK_TOKENS, Embedding, Encoder
+from sampling.embedding import CHUNK_TOKENS, Embedding
+from sampling.encoder import Encoder
 from sampling.model import Model, load_model
 from sampling.rows import Row
 from shared_cache.embeddings import ByteLRU

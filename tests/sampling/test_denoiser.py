@@ -13,7 +13,8 @@ from core.profile import Bucket
 from core.recipe import Sampler
 from core.settings import BUNDLED_MODEL
 from sampling.denoiser import Denoiser
-from sampling.encoder import CHUNK_TOKENS, Embedding, Encoder
+from sampling.embedding import CHUNK_TOKENS, Embedding
+from sampling.encoder import Encoder
 from sampling.model import Model
 from sampling.rows import Row
 from tests.sampling.conftest import SmallUNet, embedding_of, row_of

@@ -20,7 +20,9 @@ from core.errors import InvalidInput
 from core.prompt import parse_weights
 from core.recipe import StyleUse
 from core.settings import BUNDLED_MODEL
-from sampling.encoder import MAX_LOWERED_WEIGHTS, Embedding, Encoder
+from sampling.clip_reader import MAX_LOWERED_WEIGHTS
+from sampling.embedding import Embedding
+from sampling.encoder import Encoder
 from sampling.model import Model
 from shared_cache.embeddings import ByteLRU
 from shared_cache.latents import pack

@@ -223,19 +223,19 @@ ALL = ("preview", "final", "decode")
 
 
 def test_weights_are_weighed_once_where_they_are_shared(plan: Plan) -> None:
-    parts = [plan.final.unet, *plan.final.text, plan.final.vae]
+    parts = [plan.final.network, *plan.final.text, plan.final.vae]
     one = 4 * sum(part.elements() for part in parts)
     assert needed_bytes(plan, ("final", "decode"), "float32") == one
-    assert needed_bytes(plan, ALL, "float32") == one + 4 * plan.final.unet.elements()  # the adapter's copy
+    assert needed_bytes(plan, ALL, "float32") == one + 4 * plan.final.network.elements()  # the adapter's copy
     assert needed_bytes(plan, ("finish",), "float32") == 0
-    halved = sum(part.elements() for part in (*parts[:3], plan.final.unet)) * 2
+    halved = sum(part.elements() for part in (*parts[:3], plan.final.network)) * 2
     assert needed_bytes(plan, ALL, "float32") - needed_bytes(plan, ALL, "bfloat16") == halved
 
 
 def test_two_models_of_one_size_are_weighed_both(base: Path, turbo: Path, tmp_path: Path) -> None:
     pair = plan_of(a_profile(tmp_path / "pair.json", base, turbo))
     alone = needed_bytes(pair, ("final", "decode"), "float32")
-    assert needed_bytes(pair, ALL, "float32") == alone + 4 * pair.preview.unet.elements()
+    assert needed_bytes(pair, ALL, "float32") == alone + 4 * pair.preview.network.elements()
 
 
 def test_memory_that_is_missing_is_told_with_what_would_fit(plan: Plan) -> None:

@@ -19,7 +19,8 @@ from core.recipe import StyleUse
 from sampling import lora
 from sampling.encode_stage import EncodeStage
 from sampling.encoder import Encoder
-from sampling.model import Model, TextTower
+from sampling.model import Model
+from sampling.text import TextTower
 from shared_cache.embeddings import ByteLRU
 from tests.makers import a_final_recipe
 from tests.sampling.style_files import text_style

@@ -1,0 +1,28 @@
+"""The families of networks that are painted with: what of their differences the outside sees. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from core.recipe import Sampler
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What a pool of one kind of network can be asked for.
+
+    network: the folder of what denoises. samplers: those that its noise levels are right for. negatives: whether
+    guidance above 1 runs a negative prompt beside the prompt; else guidance is a number that the network reads, or not.
+    styles: whether LoRA files act on it. Units: patch is latents a side of what the network sees as one.
+    """
+
+    name: str
+    network: str
+    samplers: tuple[Sampler, ...]
+    negatives: bool
+    styles: bool
+    patch: int
+
+
+SDXL_FAMILY = Family("sdxl", "unet", tuple(Sampler), negatives=True, styles=True, patch=1)
+FAMILIES = {family.name: family for family in (SDXL_FAMILY,)}
