@@ -13,7 +13,7 @@ from app.roles import ROLES
 from app.wants import Here
 from core.errors import NotFound
 from core.profile import ModelProfile, Pool
-from core.recipe import Handoff, Sampler
+from core.recipe import Handoff
 from shared_cache.registry import Registry
 from styles.catalogue import Catalogue, Style
 
@@ -83,7 +83,7 @@ def describe_models(profile: ModelProfile) -> dict[str, Any]:
         "preview": _describe_pool(profile, profile.preview, limits.max_preview_steps),
         "final": {
             **_describe_pool(profile, profile.final, limits.max_steps),
-            "samplers": [sampler.value for sampler in Sampler],
+            "samplers": [sampler.value for sampler in profile.final.samplers],
             "handoffs": [handoff.value for handoff in Handoff],
         },
     }
@@ -95,6 +95,7 @@ def _describe_pool(profile: ModelProfile, pool: Pool, max_steps: int) -> dict[st
         "id": profile.id,
         "version": profile.version,
         "licence": pool.licence,
+        "negative_prompts": pool.negatives,
         "buckets": [[bucket.width, bucket.height] for bucket in pool.buckets],
         "limits": {
             "prompt_characters": limits.prompt_characters,

@@ -147,8 +147,6 @@ def _wanted(profile: str) -> list[tuple[Source, Needs]]:
         found = [(source, needs[name]) for name, source in described.sources.items() if source.hub is not None]
         if not found:
             raise InvalidInput("profile", f"{profile} is on this machine already; nothing is to be fetched")
-        if described.family != "sdxl":
-            _say(f"note: models of the family {described.family} can be fetched, not painted with yet")
         return found
     if not HUB_ID.fullmatch(profile):
         raise InvalidInput("profile", f"must be one of {', '.join(profile_names())}, or an id of the hub as owner/name")

@@ -18,9 +18,11 @@ from transformers import CLIPTokenizer
 
 from core.profile import Bucket, Limits, ModelProfile, Pool
 from core.recipe import Sampler
+from sampling.families import SDXL_FAMILY
 from sampling.layout import SDXL, TOKENIZERS, Part, read_json
-from sampling.model import Model, Text, TextTower, schedule_of
+from sampling.model import Model, schedule_of
 from sampling.slots import layer_shapes
+from sampling.text import Text, TextTower
 from sampling.tuning import Compile, Tuning
 from sampling.weights import empty
 
@@ -71,10 +73,11 @@ def random_model(device: torch.device, dtype: torch.dtype, scale: Scale) -> Mode
     first, second = (CLIPTokenizer.from_pretrained(SDXL / name, local_files_only=True) for name in TOKENIZERS)
     towers = TextTower(first, parts["text_encoder"]), TextTower(second, parts["text_encoder_2"])
     text = Text(towers, "random", zero_empty=True)
-    schedule = schedule_of(read_json(SDXL / "scheduler" / "scheduler_config.json"))
+    schedule = schedule_of(read_json(SDXL / "scheduler" / "scheduler_config.json"), SDXL_FAMILY)
     name = str(dtype).removeprefix("torch.")
     return Model(
         profile=_profile(scale),
+        family=SDXL_FAMILY,
         device=device,
         dtype=dtype,
         texts={"preview": text, "final": text},

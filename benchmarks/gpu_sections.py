@@ -19,7 +19,8 @@ from sampling.bank import Bank
 from sampling.compiled import compilations
 from sampling.decode import Decoder
 from sampling.denoiser import Denoiser
-from sampling.encoder import Embedding, Encoder
+from sampling.embedding import Embedding
+from sampling.encoder import Encoder
 from sampling.layout import SDXL
 from sampling.loop import StepLoop
 from sampling.model import Model, PoolName

@@ -36,13 +36,23 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What one pool paints and its defaults; licence is that of all it paints with."""
+    """What one pool paints and its defaults; licence is that of all it paints with.
+
+    samplers: those that the network can be asked for. negatives: whether guidance above 1 runs a negative prompt; where
+    not, guidance is an input of the network, or nothing.
+    """
 
     sampler: Sampler
     steps: int
     guidance_scale: float
     buckets: tuple[Bucket, ...]
     licence: str = "unknown"
+    samplers: tuple[Sampler, ...] = tuple(Sampler)
+    negatives: bool = True
+
+    def network_rows(self, guidance_scale: float) -> int:
+        """Rows of the network that a picture's step is: one, and one more for a negative prompt."""
+        return 2 if self.negatives and guidance_scale > 1 else 1
 
     def nearest_bucket(self, width: int, height: int) -> Bucket:
         """The bucket whose aspect ratio is nearest in log space; ties go to the one nearest in area."""

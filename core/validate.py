@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Literal
 
 from core.errors import InvalidInput
-from core.profile import Limits, ModelProfile
+from core.profile import Limits, ModelProfile, Pool
 from core.prompt import parse_weights
 from core.recipe import Recipe
 
@@ -27,6 +27,7 @@ def check_recipe(recipe: Recipe, profile: ModelProfile, style_ids: Collection[st
     check_int(recipe.height, "height", limits.min_side, limits.max_side)
     check_int(recipe.steps, "steps", 1, limits.max_preview_steps if pool == "preview" else limits.max_steps)
     check_number(recipe.guidance_scale, "guidance_scale", 0.0, limits.max_guidance_scale)
+    _check_network(recipe, profile.preview if pool == "preview" else profile.final)
     _check_styles(recipe, limits, style_ids)
 
 
@@ -50,11 +51,23 @@ def check_number(value: float, field: str, low: float, high: float) -> None:
         raise InvalidInput(field, f"must be a number in {low:g}…{high:g}")
 
 
+def _check_network(recipe: Recipe, pool: Pool) -> None:
+    """What not every network can do."""
+    if recipe.sampler not in pool.samplers:
+        known = ", ".join(pool.samplers)
+        raise InvalidInput("sampler", f"{recipe.sampler} cannot paint with this model; possible: {known}")
+    if not pool.negatives and recipe.negative_prompt.strip():
+        remedy = "leave it empty, and say in the prompt what there shall be instead"
+        raise InvalidInput("negative_prompt", f"this model reads none; {remedy}")
+
+
 def _visible(text: str) -> bool:
     return any(c.isprintable() and not c.isspace() for c in text)
 
 
 def _check_styles(recipe: Recipe, limits: Limits, style_ids: Collection[str]) -> None:
+    if recipe.styles and limits.max_styles == 0:
+        raise InvalidInput("styles", "this model takes none; leave them out")
     if len(recipe.styles) > limits.max_styles:
         raise InvalidInput("styles", f"at most {limits.max_styles} at once")
     ids = [use.id for use in recipe.styles]

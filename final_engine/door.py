@@ -18,17 +18,21 @@ LEAST_STEPS = 4  # of the steps asked for, one in so many
 
 @dataclass(frozen=True, slots=True)
 class RenderWish:
-    """A render as asked for, before it is admitted. Units: deadline_s in seconds from now."""
+    """A render as asked for, before it is admitted. negatives: whether the pool runs negative prompts.
+
+    Units: deadline_s in seconds from now.
+    """
 
     recipe: Recipe
     n: int = 1
     preview_id: str | None = None
     deadline_s: float | None = None
+    negatives: bool = True
 
     @property
     def rows(self) -> int:
         """Network rows of one of its steps."""
-        return self.n * (2 if self.recipe.guidance_scale > 1 else 1)
+        return self.n * (2 if self.negatives and self.recipe.guidance_scale > 1 else 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from time import perf_counter
 import psutil
 import torch
 
-from core.memory import GUIDED_ROWS
 from core.profile import ModelProfile
 from core.settings import Settings, load_settings
 from final_engine.calibrate import identity_of
@@ -29,6 +28,7 @@ from sampling.threads import use_threads
 from shared_cache.embeddings import ByteLRU
 
 DENSE = "鱻"  # a character that no vocabulary has whole: each becomes several tokens
+GUIDANCE = 2.0
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -46,7 +46,7 @@ class Probe:
     def peak_bytes(self, rows: int) -> int:
         """The most in use so far, after a step and a decode of so many rows, the largest with the longest prompt."""
         loop = StepLoop(self._denoiser, self._bank, rows, perf_counter)
-        for i in range(rows // GUIDED_ROWS):
+        for i in range(rows // self.model.profile.final.network_rows(GUIDANCE)):
             loop.join(_row(self._encoder, self.model.profile, str(i)))
         report = loop.step()
         for _, error in report.failed:
@@ -60,12 +60,12 @@ def _row(encoder: Encoder, profile: ModelProfile, name: str) -> Row:
         id=name,
         bucket=max(profile.final.buckets, key=lambda bucket: bucket.area),
         steps=1,
-        guidance_scale=2.0,
+        guidance_scale=GUIDANCE,
         sampler=profile.final.sampler,
         seed=0,
         styles=(),
         embedding=encoder.encode(DENSE * profile.limits.prompt_characters),
-        negative=encoder.encode(""),
+        negative=encoder.encode("") if encoder.negatives else None,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -43,7 +42,6 @@ class ClipReader:
     def __init__(self, text: Text) -> None:
         self._zero_empty = text.zero_empty
         self._towers = [(tower, _provider(tower)) for tower in text.towers]
-        self._lock = threading.Lock()  # fast tokenizers raise "Already borrowed" when two threads use one
 
     @torch.no_grad()
     def read(self, prompt: str) -> Embedding:
@@ -52,7 +50,7 @@ class ClipReader:
         weights = _bounded([segment.weight for segment in segments])
         sides, pooled, tokens = [], None, None
         for tower, provider in self._towers:
-            with self._lock:
+            with tower.lock:
                 tokens = _tokenise(provider, texts, weights)
             side, pooled = _run_tower(tower, tokens, weights)
             sides.append(side)

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from core.profile import Limits
 from sampling.compiled import CompiledUNet
+from sampling.flow import FlowSchedule
+from sampling.flux_forward import FluxForward
 from sampling.model import Model, PoolName
 from sampling.rows import Row
 from sampling.stepping import begin
@@ -78,4 +80,7 @@ class Denoiser:
 
 def forward_of(model: Model, pool: PoolName, compiled: CompiledUNet | None) -> Forward:
     """The forward of the model's family."""
-    return UNetForward(model.unet(pool), model.schedules[pool], model.device, compiled)
+    schedule = model.schedules[pool]
+    if isinstance(schedule, FlowSchedule):
+        return FluxForward(model.unet(pool), schedule, model.device)
+    return UNetForward(model.unet(pool), schedule, model.device, compiled)

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import torch
 
 from core.errors import StartupError
+from sampling.families import Family
 from sampling.tuning import Compile, Tuning
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -36,22 +37,25 @@ def device_of(asked: str) -> torch.device:
     return torch.device("cuda", index)
 
 
-def settled(tuning: Tuning, device: torch.device) -> Tuning:
-    """The tuning with what it leaves to the device: on a GPU half precision and compiled blocks.
+def settled(tuning: Tuning, device: torch.device, family: Family) -> Tuning:
+    """The tuning with what it leaves to the device: on a GPU half precision and, where the family may be
+    compiled, compiled blocks.
 
-    Raises: StartupError for what this device, or what is installed here, cannot do.
+    Raises: StartupError for what this device, this family or what is installed here cannot do.
     """
     gpu = device.type == "cuda"
     if tuning.cuda_graphs and not gpu:
         raise _refuse("cuda_graphs", "this model runs on a processor")
     if tuning.offload and not gpu:
         raise _refuse("offload", "this model runs on a processor: its weights are in the host's memory already")
+    if tuning.compiles and not family.compiles:
+        raise _refuse("compile", f"{family.name} networks are not compiled yet")
     if tuning.quantised:
         _check_quantised(tuning, device)
-    compiled = Compile.REGIONAL if gpu and not tuning.offload else Compile.OFF
+    compiled = Compile.REGIONAL if gpu and family.compiles and not tuning.offload else Compile.OFF
     return replace(
         tuning,
-        dtype=tuning.dtype or ("float16" if gpu else "float32"),
+        dtype=tuning.dtype or (family.half if gpu else "float32"),
         compile=compiled if tuning.compile is None else tuning.compile,
     )
 

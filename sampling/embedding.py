@@ -13,7 +13,10 @@ CHUNK_TOKENS = 77
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """What the network reads of a prompt. Shapes: prompt_embeds [1, 77 * chunks, D]; pooled [1, P]."""
+    """What the network reads of a prompt.
+
+    Shapes: prompt_embeds [1, 77 * chunks, D], in FLUX [1, tokens, D], as many in all prompts; pooled [1, P].
+    """
 
     prompt_embeds: Tensor
     pooled: Tensor

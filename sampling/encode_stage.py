@@ -53,7 +53,7 @@ class EncodeStage:
         started_s = perf_counter()
         try:
             positive = self._encoder.encode(recipe.prompt, recipe.styles)
-            guided = recipe.guidance_scale > 1
+            guided = self._encoder.negatives and recipe.guidance_scale > 1
             negative = self._encoder.encode(recipe.negative_prompt, recipe.styles) if guided else None
         except Exception as error:  # the row fails, the stage goes on
             return Encoded(tag, None, None, perf_counter() - started_s, error)

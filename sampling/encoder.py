@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from core.recipe import StyleUse
 from sampling.clip_reader import ClipReader
 from sampling.embedding import Embedding, packed, unpacked
+from sampling.flux_reader import FluxReader
 from sampling.model import Model, PoolName
 from sampling.text import Text
 from sampling.text_styles import TextStyles, TextUse
@@ -45,6 +46,11 @@ class Encoder:
         self._reader = reader_of(self._text)
         self._styles = TextStyles(model.networks(pool), [tower.encoder for tower in self._text.towers], paths)
 
+    @property
+    def negatives(self) -> bool:
+        """Whether a negative prompt is ever read."""
+        return self._text.negatives
+
     def encode(self, prompt: str, styles: tuple[StyleUse, ...] = ()) -> Embedding:
         """The embedding of a prompt, from the cache where it is known.
 
@@ -77,6 +83,6 @@ class Encoder:
         return self._reader.read(prompt)
 
 
-def reader_of(text: Text) -> ClipReader:
+def reader_of(text: Text) -> ClipReader | FluxReader:
     """How the text encoders of a family are asked."""
-    return ClipReader(text)
+    return ClipReader(text) if text.length is None else FluxReader(text, text.length)

@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import StartupError
+from sampling.families import FLUX_FAMILY, SDXL_FAMILY, Family
 from sampling.layout import ORIGINAL, Part, read_json
 
-EXPECTED = "a text-to-image model of the SDXL architecture (UNet with two text encoders)"
+EXPECTED = "a text-to-image model of the SDXL architecture (UNet with two text encoders), or of FLUX"
 REMEDY = "choose such a model with FIRSTLIGHT_MODEL; docs/models.md says which kinds run"
-TRANSFORMERS = {"FluxTransformer2DModel": "FLUX", "SD3Transformer2DModel": "Stable Diffusion 3"}
+FLUX_NETWORK = "FluxTransformer2DModel"
+TRANSFORMERS = {"SD3Transformer2DModel": "Stable Diffusion 3"}
 TEXT_WIDTHS = {768: "Stable Diffusion 1.x", 1024: "Stable Diffusion 2.x", 1280: "the SDXL refiner"}
-FLUX_REMEDY = "this version paints with SDXL networks; use the profile sdxl"
+FLUX_REMEDY = "FLUX is read from its folder, with its two text encoders: `firstlight models pull flux`"
+FLOW = "FlowMatchEulerDiscreteScheduler"
+ODD_FLOWS = ("invert_sigmas", "stochastic_sampling")
 AUTOENCODERS = ("AutoencoderKL", "AutoencoderTiny")
 PREDICTIONS = ("epsilon", "v_prediction")
 
@@ -22,15 +26,21 @@ def refuse(where: object, found: str, remedy: str = REMEDY) -> StartupError:
     return StartupError(f"{where} is {found}; expected is {EXPECTED}", remedy)
 
 
-def check_folder(folder: Path) -> None:
-    """Raises: StartupError for a folder whose parts are those of another kind of pipeline."""
+def family_of(folder: Path) -> Family:
+    """Which networks a published folder holds.
+
+    Raises: StartupError for a folder whose parts are those of another kind of pipeline.
+    """
     if (folder / "transformer").is_dir():
         name = str(read_json(folder / "transformer" / "config.json").get("_class_name", "unknown"))
+        if name == FLUX_NETWORK:
+            return FLUX_FAMILY
         found = TRANSFORMERS.get(name, f"a model with a transformer ({name})")
-        raise refuse(folder, f"{found}, whose network is a transformer", FLUX_REMEDY if found == "FLUX" else REMEDY)
+        raise refuse(folder, f"{found}, whose network is a transformer")
     if (folder / "unet").is_dir() and not (folder / "text_encoder_2").is_dir():
         unet = read_json(folder / "unet" / "config.json")
         raise refuse(folder, f"{_maker(unet)} without text_encoder_2")
+    return SDXL_FAMILY
 
 
 def check_original(path: Path, header: Mapping[str, Any]) -> None:
@@ -76,6 +86,25 @@ def check_networks(unet: Part, vae: Part, text: tuple[Part, Part]) -> None:
         raise refuse(where, found, "use the base model with the LCM adapter: profile sdxl-lcm")
 
 
+def check_flux(transformer: Part, vae: Part, text: tuple[Part, Part]) -> None:
+    """Raises: StartupError where the parts' configs are not those of one FLUX network, or do not fit each other."""
+    where, config = transformer.files[0].parent, transformer.config
+    if text[1].config.get("model_type") != "t5":
+        raise _misfit(where, f"a second text encoder of {text[1].config.get('model_type')}", "T5")
+    tokens = FLUX_FAMILY.patch**2 * int(vae.config.get("latent_channels", 0))
+    if config.get("in_channels") != tokens or config.get("out_channels") not in (None, tokens):
+        numbers = f"{config.get('in_channels')} numbers a token in"
+        raise _misfit(where, f"a FLUX network of {numbers}, as those that edit or fill have", f"{tokens} of its vae")
+    widths = (("joint_attention_dim", text[1], "d_model"), ("pooled_projection_dim", text[0], "hidden_size"))
+    for name, part, given in widths:
+        if config.get(name) != part.config.get(given):
+            raise _misfit(where, f"{name} {config.get(name)}", f"{part.config.get(given)} of {part.name}")
+
+
+def _misfit(where: object, found: str, expected: str) -> StartupError:
+    return StartupError(f"{where}: found is {found}; expected is {expected}", REMEDY)
+
+
 def check_autoencoder(vae: Part) -> None:
     """Raises: StartupError for a decoder that we do not know."""
     name = vae.config.get("_class_name")
@@ -92,6 +121,16 @@ def check_scheduler(where: object, config: Mapping[str, Any]) -> None:
     prediction = config.get("prediction_type", "epsilon")
     if prediction not in PREDICTIONS:
         raise StartupError(f"{where}: prediction_type {prediction!r} is none of {', '.join(PREDICTIONS)}", REMEDY)
+
+
+def check_flow(where: object, config: Mapping[str, Any]) -> None:
+    """Raises: StartupError for a schedule that is not one of flow matching, or samples it in another way."""
+    name, odd = config.get("_class_name"), [option for option in ODD_FLOWS if config.get(option)]
+    if name != FLOW or odd:
+        raise _misfit(where, f"the scheduler {name} {' '.join(odd)}".rstrip(), f"{FLOW} as FLUX has it")
+
+
+CHECKS = {SDXL_FAMILY.name: (check_networks, check_scheduler), FLUX_FAMILY.name: (check_flux, check_flow)}
 
 
 def _maker(unet: Mapping[str, Any]) -> str:

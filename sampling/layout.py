@@ -20,7 +20,8 @@ from core.errors import InvalidInput, StartupError
 from shared_cache.safetensors_header import DTYPE_BITS, read_header
 
 SDXL = Path(__file__).resolve().parent.parent / "models" / "sdxl"  # configs and tokenizers as published
-NETWORKS = ("unet", "vae", "text_encoder", "text_encoder_2")
+TEXTS = ("text_encoder", "text_encoder_2")
+NETWORKS = ("unet", "vae", *TEXTS)
 TOKENIZERS = ("tokenizer", "tokenizer_2")
 VOCABULARIES = ("tokenizer.json", "vocab.json")
 STEMS = ("diffusion_pytorch_model", "model")

@@ -113,6 +113,8 @@ def parse(name: str, data: bytes, networks: Networks) -> Parts:
 
     Raises: InvalidInput as read does.
     """
+    if "cross_attention_dim" not in networks.config:
+        raise InvalidInput("styles", f"{name} cannot be used: styles act on SDXL networks alone")
     tensors = _tensors(name, data, networks)
     try:
         converted, alphas = StableDiffusionXLLoraLoaderMixin.lora_state_dict(dict(tensors), unet_config=networks.config)

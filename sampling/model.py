@@ -1,4 +1,4 @@
-"""A loaded model: the parts of an SDXL pipeline, each in the room that uses it."""
+"""A loaded model: the parts of a pipeline, each in the room that uses it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import torch
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from diffusers.schedulers.scheduling_euler_discrete import EulerDiscreteScheduler
 from diffusers.utils import logging as diffusers_logging
-from transformers import CLIPTokenizer
+from transformers import CLIPTokenizer, T5Tokenizer
 from transformers.utils import logging as transformers_logging
 
 from core.errors import InvalidInput, StartupError
 from core.profile import ModelProfile
 from sampling import lora
 from sampling.device import PRECISIONS, device_of, settled
-from sampling.families import Family
+from sampling.families import FLUX_FAMILY, Family
+from sampling.flow import FlowSchedule
 from sampling.layout import REMEDY, Part, fingerprint, same, texts_of
 from sampling.lora import Networks
 from sampling.memory import check_memory, free_bytes
@@ -48,7 +49,7 @@ class Model:
     device: torch.device
     dtype: torch.dtype
     texts: Mapping[PoolName, Text]
-    schedules: Mapping[PoolName, Schedule]
+    schedules: Mapping[PoolName, Schedule | FlowSchedule]
     unet_preview: UNet2DConditionModel | None
     unet_final: UNet2DConditionModel | None
     vae: Autoencoder | None
@@ -115,7 +116,7 @@ def load_model(
     wanted = plan.tuning if tuning is None else tuning
     if dtype is not None:
         wanted = replace(wanted, dtype=str(dtype).removeprefix("torch."))
-    chosen = settled(wanted, place)
+    chosen = settled(wanted, place, plan.final.family)
     assert chosen.dtype is not None  # settled
     free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" and not chosen.offload else free_bytes()
     check_memory(plan, roles, chosen.weights or chosen.dtype, free)
@@ -152,7 +153,7 @@ class _Loader:
             device=self._device,
             dtype=self._dtype,
             texts={pool: self._text(pools[pool]) for pool in asked},
-            schedules={pool: schedule_of(pools[pool].scheduler) for pool in POOLS},
+            schedules={pool: schedule_of(pools[pool].scheduler, pools[pool].family) for pool in POOLS},
             unet_preview=preview,
             unet_final=final,
             vae=vae,
@@ -190,19 +191,19 @@ class _Loader:
 
     def _text(self, parts: PoolParts) -> Text:
         version = text_version(parts) + ("" if self._held is self._dtype else f"-{self._held}")
+        length = parts.text_length
         for known, text in self._texts:
             if text.version == version and all(same(a, b) for a, b in zip(known.text, parts.text, strict=True)):
-                return text
-        towers = [
-            TextTower(
-                CLIPTokenizer.from_pretrained(folder, local_files_only=True),
-                self._settled(self._open(part)),
-            )
-            for folder, part in zip(parts.tokenizers, parts.text, strict=True)
-        ]
-        text = Text((towers[0], towers[1]), version, parts.zero_empty)
-        self._texts.append((parts, text))
-        return text
+                break
+        else:
+            first, second = (self._tower(*one) for one in zip(parts.tokenizers, parts.text, strict=True))
+            text = Text((first, second), version, parts.zero_empty)
+            self._texts.append((parts, text))
+        return text if length is None else replace(text, version=f"{version}-{length}", length=length)
+
+    def _tower(self, folder: Path, part: Part) -> TextTower:
+        kind = T5Tokenizer if part.config.get("model_type") == "t5" else CLIPTokenizer
+        return TextTower(kind.from_pretrained(folder, local_files_only=True), self._settled(self._open(part)))
 
     def _decoders(self, roles: Collection[str]) -> tuple[Autoencoder | None, Autoencoder | None]:
         """The decoders of finals and of previews; the second also serves the glimpses of the final role."""
@@ -247,8 +248,10 @@ def text_version(parts: PoolParts) -> str:
     return fingerprint(parts.text, texts) + ("" if parts.zero_empty else "-")
 
 
-def schedule_of(config: Mapping[str, object]) -> Schedule:
+def schedule_of(config: Mapping[str, Any], family: Family) -> Schedule | FlowSchedule:
     """The training schedule that a scheduler's config describes, whichever scheduler it is of."""
+    if family is FLUX_FAMILY:
+        return FlowSchedule(config, FLUX_FAMILY.patch)
     scheduler = EulerDiscreteScheduler.from_config(dict(config))
     return Schedule(
         alphas_cumprod=tuple(scheduler.alphas_cumprod.double().tolist()),

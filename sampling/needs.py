@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from core.errors import StartupError
-from sampling.layout import NETWORKS, PICKLES, REMEDY_PICKLE, TOKENIZERS, choose_weights
+from sampling.families import FAMILIES, SDXL_FAMILY
+from sampling.layout import PICKLES, REMEDY_PICKLE, TEXTS, TOKENIZERS, choose_weights
 from sampling.plan import REMEDY, Described, Source, reference
 
 WHOLE = ("model_index.json", "scheduler/scheduler_config.json")
-PARTS = {"sdxl": (*NETWORKS, *TOKENIZERS), "flux": ("transformer", *NETWORKS[1:], *TOKENIZERS)}
+PARTS = {name: (family.network, "vae", *TEXTS, *TOKENIZERS) for name, family in FAMILIES.items()}
 TOKENIZER_FILES = (".json", ".txt", ".model")
 
 
@@ -40,7 +41,7 @@ def needs_of(described: Described) -> dict[str, Needs]:
 
 def _add_pool(found: Mapping[str, Needs], described: Described, fields: Mapping[str, Any]) -> None:
     main = described.main_source(fields)
-    parts = set(PARTS.get(described.family, PARTS["sdxl"]))
+    parts = set(PARTS[described.family])
     for name in ("vae", "decoder"):
         if fields.get(name):
             source, path = reference(fields[name], main)
@@ -55,7 +56,7 @@ def _add_pool(found: Mapping[str, Needs], described: Described, fields: Mapping[
 
 def own_needs() -> Needs:
     """Of a repository that is a whole model."""
-    return Needs(set(PARTS["sdxl"]), set(WHOLE))
+    return Needs(set(PARTS[SDXL_FAMILY.name]), set(WHOLE))
 
 
 def choose_files(source: Source, needs: Needs, names: Collection[str]) -> list[str]:

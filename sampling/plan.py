@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from core.errors import StartupError
 from core.profile import Bucket, Limits, ModelProfile, Pool
 from core.recipe import Sampler
 from core.settings import BUNDLED_MODEL
-from sampling import kinds, layout
+from sampling import layout
+from sampling.families import FAMILIES, FLUX_FAMILY, SDXL_FAMILY, Family
 from sampling.hub import HUB_ID, pulled
 from sampling.layout import Part, fingerprint, read_json, texts_of
 from sampling.pool_parts import PoolParts, open_parts
@@ -67,7 +69,7 @@ class Described:
 
     @property
     def family(self) -> str:
-        return str(self.fields.get("family", "sdxl"))
+        return str(self.fields.get("family", SDXL_FAMILY.name))
 
     def main_source(self, pool: Mapping[str, Any]) -> str:
         """The name of the source that a pool paints with where it names no other."""
@@ -145,7 +147,10 @@ def describe(path: Path) -> Described:
         if not sources:
             licence = str(fields.get("licence", "unknown"))
             sources = {"": Source("", path=path.parent, licence=licence, commercial=fields.get("commercial"))}
-        return Described(str(fields["id"]), path, fields, sources)
+        described = Described(str(fields["id"]), path, fields, sources)
+        if described.family not in FAMILIES:
+            raise ValueError(f"family {described.family} is none of {', '.join(FAMILIES)}")
+        return described
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StartupError(f"{path}: {error!r}", REMEDY) from error
 
@@ -160,11 +165,6 @@ def _source(name: str, given: Mapping[str, Any], beside: Path) -> Source:
 
 
 def _from_profile(described: Described) -> Plan:
-    if described.family != "sdxl":
-        raise StartupError(
-            f"the profile {described.id} is of the family {described.family}, which is not painted with yet",
-            kinds.FLUX_REMEDY,
-        )
     try:
         return _planned(described)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -174,32 +174,63 @@ def _from_profile(described: Described) -> Plan:
 def _planned(described: Described) -> Plan:
     fields = described.fields
     preview, final = _fitting(*(_pool_parts(described, fields[name]) for name in ("preview", "final")))
-    pools = [_pool(described, fields[name]) for name in ("preview", "final")]
-    styles = described.path.parent / "styles"
+    family = final.family
+    if family.name != described.family:
+        raise ValueError(f"family is {described.family}, the files are of {family.name}")
+    pools = [_pool(described, fields[name], parts) for name, parts in (("preview", preview), ("final", final))]
     profile = ModelProfile(
         id=described.id,
         version=str(fields.get("version") or _version(preview, final)),
         preview=pools[0],
         final=pools[1],
-        limits=_limits(pools[1], fields.get("limits", {})),
-        styles=styles if styles.is_dir() else None,
+        limits=_limits(pools[1], family, fields.get("limits", {})),
+        styles=_styles(described.path.parent, family),
     )
     return Plan(profile, preview, final, Tuning.parse(fields.get("options", {})))
 
 
-def _pool(described: Described, fields: Mapping[str, Any]) -> Pool:
+def _pool(described: Described, fields: Mapping[str, Any], parts: PoolParts) -> Pool:
     sizes = fields.get("buckets") or described.fields.get("buckets") or []
     buckets = tuple(Bucket(int(width), int(height)) for width, height in sizes)
     if not buckets:
         raise ValueError("buckets is empty")
+    _check_sides(buckets, parts)
     used = [described.sources[name].licence for name in _used(described, fields)]
     return Pool(
-        sampler=Sampler(fields["sampler"]),
+        sampler=_sampler(fields["sampler"], parts.family),
         steps=int(fields["steps"]),
         guidance_scale=float(fields["guidance_scale"]),
         buckets=buckets,
         licence=str(described.fields.get("licence") or "; ".join(dict.fromkeys(used))),
+        samplers=parts.family.samplers,
+        negatives=parts.family.negatives,
     )
+
+
+def _sampler(name: str, family: Family) -> Sampler:
+    sampler = Sampler(name)
+    if sampler not in family.samplers:
+        raise ValueError(f"sampler {sampler} is not for {family.name}; possible: {', '.join(family.samplers)}")
+    return sampler
+
+
+def _check_sides(buckets: tuple[Bucket, ...], parts: PoolParts) -> None:
+    """What the network sees as one must not be cut."""
+    if parts.family.patch == 1:
+        return
+    unit = parts.family.patch * parts.pixels_a_latent
+    odd = next((bucket for bucket in buckets if bucket.width % unit or bucket.height % unit), None)
+    if odd is not None:
+        raise ValueError(f"bucket {odd}: both sides must be multiples of {unit}")
+
+
+def _styles(beside: Path, family: Family) -> Path | None:
+    folder = beside / "styles"
+    if not folder.is_dir():
+        return None
+    if not family.styles:
+        raise StartupError(f"{folder}: styles do not act on {family.name} networks yet", "move the folder elsewhere")
+    return folder
 
 
 def _used(described: Described, fields: Mapping[str, Any]) -> list[str]:
@@ -235,8 +266,12 @@ def _pool_parts(described: Described, fields: Mapping[str, Any]) -> PoolParts:
         ) from error
 
 
-def _limits(pool: Pool, given: Mapping[str, Any]) -> Limits:
-    return Limits(**{"max_side": max(max(bucket.width, bucket.height) for bucket in pool.buckets), **given})
+def _limits(pool: Pool, family: Family, given: Mapping[str, Any]) -> Limits:
+    side = max(max(bucket.width, bucket.height) for bucket in pool.buckets)
+    limits = Limits(**{"max_side": side, **({} if family.styles else {"max_styles": 0}), **given})
+    if limits.max_styles and not family.styles:
+        raise ValueError(f"limits.max_styles must be 0: styles do not act on {family.name} networks yet")
+    return limits
 
 
 def _version(*pools: PoolParts) -> str:
@@ -252,14 +287,13 @@ def _from_own(path: Path, name: str) -> Plan:
     parts, _ = _fitting(*[open_parts(path, None)] * 2)
     buckets = _native_buckets(parts)
     preview, final = _defaults(parts, buckets)
-    styles = path / "styles"
     profile = ModelProfile(
         id=re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-.") or "own",
         version=_version(parts),
         preview=preview,
         final=final,
-        limits=_limits(final, {}),
-        styles=styles if styles.is_dir() else None,
+        limits=_limits(final, parts.family, {}),
+        styles=_styles(path, parts.family),
     )
     return Plan(profile, parts, parts)
 
@@ -278,10 +312,15 @@ def _native_buckets(parts: PoolParts) -> tuple[Bucket, ...]:
 def _defaults(parts: PoolParts, buckets: tuple[Bucket, ...]) -> tuple[Pool, Pool]:
     """How to paint with a network of which only the configs are known.
 
-    Source: the published configs: of few-step models LCM's names its scheduler, and Turbo's alone samples noise
-    predictions at trailing timesteps without zero terminal SNR.
+    Source: the published configs: of few-step models LCM's names its scheduler, Turbo's alone samples noise predictions
+    at trailing timesteps without zero terminal SNR, and FLUX's reads no guidance.
     """
     config = parts.scheduler
+    if parts.family is FLUX_FAMILY:
+        pool = partial(Pool, Sampler.EULER, buckets=buckets, samplers=FLUX_FAMILY.samplers, negatives=False)
+        if parts.network.config.get("guidance_embeds"):
+            return pool(8, 3.5), pool(28, 3.5)
+        return pool(4, 0.0), pool(4, 0.0)
     if config.get("_class_name") == "LCMScheduler":
         return Pool(Sampler.LCM, 4, 1.0, buckets), Pool(Sampler.LCM, 8, 1.0, buckets)
     trailing = config.get("timestep_spacing") == "trailing" and not config.get("rescale_betas_zero_snr")

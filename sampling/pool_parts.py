@@ -9,12 +9,13 @@ from typing import Any
 
 from core.errors import StartupError
 from sampling import kinds
-from sampling.families import SDXL_FAMILY, Family
+from sampling.families import FLUX_FAMILY, SDXL_FAMILY, Family
 from sampling.layout import (
     NETWORKS,
     PICKLES,
     REMEDY_PICKLE,
     SDXL,
+    TEXTS,
     TOKENIZERS,
     Part,
     header_of,
@@ -50,14 +51,25 @@ class PoolParts:
         return int(2 ** (len(self.vae.config["block_out_channels"]) - 1))
 
     @property
+    def text_length(self) -> int | None:
+        """How many tokens T5 reads; None where CLIP alone reads.
+
+        Source: Black Forest Labs' own code: 512 for the networks that read guidance, else 256.
+        """
+        if self.family is not FLUX_FAMILY:
+            return None
+        return 512 if self.network.config.get("guidance_embeds") else 256
+
+    @property
     def latents(self) -> tuple[object, ...]:
         """What two pools must share for one to follow the other's latents."""
         scaling = (self.vae.config.get(name) for name in ("scaling_factor", "shift_factor"))
-        return self.network.config["in_channels"], self.pixels_a_latent, *scaling
+        return self.family.name, self.network.config["in_channels"], self.pixels_a_latent, *scaling
 
     def check(self) -> None:
         """Raises: StartupError for a part of the wrong kind, missing or not whole."""
-        kinds.check_networks(self.network, self.vae, self.text)
+        check_networks, check_scheduler = kinds.CHECKS[self.family.name]
+        check_networks(self.network, self.vae, self.text)
         for vae in (self.vae, self.decoder):
             if vae is not None:
                 kinds.check_autoencoder(vae)
@@ -68,7 +80,7 @@ class PoolParts:
             given, wanted = self.decoder.config.get("latent_channels", 4), self.vae.config["latent_channels"]
             where = self.decoder.files[0].parent
             raise StartupError(f"{where}: a decoder of {given} latent channels, the model has {wanted}", kinds.REMEDY)
-        kinds.check_scheduler(self.network.files[0].parent.parent, self.scheduler)
+        check_scheduler(self.network.files[0].parent.parent, self.scheduler)
         for path in dict.fromkeys(file for part in self.parts() for file in part.files):
             header_of(path)
         if self.adapter is not None:
@@ -86,13 +98,13 @@ def open_parts(
     shown = None if decoder is None else part_of(decoder, "decoder", variant)
     if place.is_file():
         return _from_file(place, SDXL, other_vae, shown, adapter)
-    kinds.check_folder(place)
+    family = kinds.family_of(place)
     index = read_json(place / "model_index.json")
-    unet, *text = (part_of(place / name, name, variant) for name in NETWORKS if name != "vae")
+    network, *text = (part_of(place / name, name, variant) for name in (family.network, *TEXTS))
     first, second = (tokenizer_of(place / name) for name in TOKENIZERS)
     return PoolParts(
-        family=SDXL_FAMILY,
-        network=unet,
+        family=family,
+        network=network,
         vae=other_vae or part_of(place / "vae", "vae", variant),
         text=(text[0], text[1]),
         tokenizers=(first, second),

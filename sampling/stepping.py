@@ -9,6 +9,7 @@ from torch import Tensor
 
 from core.errors import InvalidInput
 from core.recipe import Sampler
+from sampling.flow import FlowSchedule
 from sampling.model import Model, PoolName
 from sampling.noise import row_generator
 from sampling.rows import Row
@@ -51,7 +52,7 @@ def advance(rows: Sequence[Row], estimates: Sequence[Tensor]) -> None:
         _advance_alike(sampler, [rows[i] for i in places], torch.stack([estimates[i] for i in places]))
 
 
-def _start(row: Row, noise: Tensor, schedule: Schedule) -> Tensor:
+def _start(row: Row, noise: Tensor, schedule: Schedule | FlowSchedule) -> Tensor:
     sigma = row.sigmas[0]
     if row.init_latents is None:
         return noise * schedule.first_scale(sigma, SAMPLERS[row.sampler].unit_start)

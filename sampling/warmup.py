@@ -91,7 +91,7 @@ def _row(
         steps=1,
         styles=uses,
         embedding=encoder.encode(PROMPT),
-        negative=encoder.encode("") if guidance_scale > 1 else None,
+        negative=encoder.encode("") if pool.network_rows(guidance_scale) > 1 else None,
         **fields,
     )
 

@@ -13,10 +13,11 @@ from diffusers.loaders.single_file_utils import (
 )
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from diffusers.models.autoencoders.autoencoder_tiny import AutoencoderTiny
+from diffusers.models.transformers.transformer_flux import FluxTransformer2DModel
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from safetensors import safe_open
 from torch import Tensor
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, T5Config, T5EncoderModel
 
 from core.errors import StartupError
 from sampling.layout import REMEDY, Part
@@ -25,6 +26,7 @@ from sampling.slots import layer_shapes
 Autoencoder: TypeAlias = AutoencoderTiny | AutoencoderKL
 TEXT_PREFIX = "text_model."  # some versions of transformers put it before the layers of a text encoder
 OLD_ATTENTION = {".query.": ".to_q.", ".key.": ".to_k.", ".value.": ".to_v.", ".proj_attn.": ".to_out.0."}
+T5_WORDS = ("encoder.embed_tokens.weight", "shared.weight")  # one table of which a file may hold either name
 KINDS: Mapping[str, Any] = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny}
 
 
@@ -49,13 +51,15 @@ def open_part(part: Part, dtype: torch.dtype, held: torch.dtype) -> Any:
     large = {f"{name}.weight" for name in layer_shapes(network)}
     network.load_state_dict({name: state[name].to(held if name in large else dtype) for name in wanted}, assign=True)
     _fill_positions(network)
+    if isinstance(network, T5EncoderModel):
+        network.set_input_embeddings(network.shared)  # one table again
     return network
 
 
-def twin_of(network: UNet2DConditionModel) -> UNet2DConditionModel:
+def twin_of(network: Any) -> Any:
     """Another network of the same weights in the same memory; what is fused into one of them is not in the other."""
     with torch.device("meta"):
-        twin = UNet2DConditionModel.from_config(network.config)
+        twin = type(network).from_config(network.config)
     twin.load_state_dict(network.state_dict(keep_vars=True), assign=True)
     return twin
 
@@ -65,8 +69,12 @@ def empty(part: Part) -> Any:
     with torch.device("meta"):
         if part.name == "unet":
             return UNet2DConditionModel.from_config(dict(part.config))
+        if part.name == "transformer":
+            return FluxTransformer2DModel.from_config(dict(part.config))
         if part.name in ("vae", "decoder"):
             return KINDS[part.config["_class_name"]].from_config(dict(part.config))
+        if part.config.get("model_type") == "t5":
+            return T5EncoderModel(T5Config(**part.config))
         kind = CLIPTextModel if part.name == "text_encoder" else CLIPTextModelWithProjection
         return kind(CLIPTextConfig(**part.config))
 
@@ -95,6 +103,9 @@ def _renamed(state: Mapping[str, Tensor], network: Any) -> dict[str, Tensor]:
     """Under the names that the installed libraries use."""
     wanted = set(network.state_dict())
     renamed = {}
+    tables = [state[name] for name in T5_WORDS if name in state]
+    if tables:
+        state = {**state, **dict.fromkeys(T5_WORDS, tables[0])}
     for name, tensor in state.items():
         for old, new in OLD_ATTENTION.items():
             if name not in wanted:

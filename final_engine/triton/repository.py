@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.errors import InvalidInput
+from core.errors import InvalidInput, StartupError
 from sampling.profile import load_profile
 
 VERSION = "1"  # of the repository's layout; the model's own version is a parameter
@@ -111,9 +111,12 @@ class Serving:
 def write_repository(folder: Path, model_dir: Path, serving: Serving, served_dir: str | None = None) -> list[Path]:
     """The config.pbtxt and model.py of every model, and a copy of the weights unless they are at served_dir.
 
-    Raises: InvalidInput when one of them is there already; StartupError for a model folder that is not whole.
+    Raises: InvalidInput when one of them is there already; StartupError for a model folder that is not whole, or whose
+    family its models do not speak for.
     """
     profile = load_profile(model_dir)
+    if not profile.final.negatives:
+        raise StartupError(f"{profile.id} is no model of SDXL, which alone can be exported", "export an SDXL model")
     there = [spec.name for spec in SPECS if (folder / spec.name).exists()]
     if there:
         raise InvalidInput("FOLDER", f"{folder} has {', '.join(there)} already; name another, or remove them first")

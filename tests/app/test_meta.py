@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import httpx
 
+from app.meta import describe_models
 from app.roles import ROLES
 from core.recipe import Sampler
 from core.settings import Settings
@@ -69,6 +72,13 @@ def test_models_tell_sizes_limits_and_defaults(web: Web, client: httpx.Client) -
         assert facts["limits"]["prompt_characters"] == 2000
         assert facts["defaults"]["steps"] <= facts["limits"]["steps"][1]
     assert models["final"]["samplers"] == [sampler.value for sampler in Sampler]
+    assert models["final"]["negative_prompts"] is True
+
+
+def test_models_tell_what_a_network_of_another_family_takes(web: Web) -> None:
+    final = replace(web.context.profile.final, samplers=(Sampler.EULER,), negatives=False)
+    told = describe_models(replace(web.context.profile, final=final))["final"]
+    assert (told["samplers"], told["negative_prompts"]) == (["euler"], False)
 
 
 def test_styles_are_listed_and_single_without_their_paths(client: httpx.Client) -> None:

@@ -123,3 +123,10 @@ def test_fleet_with_an_idle_worker_starts_at_once_and_a_busy_one_when_the_first_
     busy = door(running=ten, workers=10).promise(wish(), BUCKET)
     assert idle.total_s == pytest.approx(2.5)
     assert busy.total_s == pytest.approx(2.5 + 3.0 * 2 / 11)
+
+
+def test_guidance_that_is_an_input_of_the_network_costs_one_pass() -> None:
+    guided = wish()
+    assert guided.recipe.guidance_scale > 1
+    twice, once = (door().promise(replace(guided, negatives=negatives), BUCKET) for negatives in (True, False))
+    assert twice.gpu_s == pytest.approx(2.5) and once.gpu_s == pytest.approx(1.5)

@@ -13,6 +13,7 @@ from core.settings import load_settings
 from sampling import device as devices
 from sampling import lora
 from sampling.device import device_of, settled
+from sampling.families import FLUX_FAMILY, SDXL_FAMILY
 from sampling.memory import GB, check_fits
 from sampling.model import Model, load_model
 from sampling.packs import Layout, Placed, make_pack
@@ -52,10 +53,16 @@ def test_other_devices_are_no_setting(asked: str) -> None:
 
 
 def test_each_device_has_its_own_defaults() -> None:
-    assert settled(Tuning(), CPU) == Tuning(dtype="float32", compile=Compile.OFF)
-    assert settled(Tuning(), GPU) == Tuning(dtype="float16", compile=Compile.REGIONAL)
-    assert settled(Tuning(offload=True), GPU).compile is Compile.OFF
-    assert settled(Tuning(dtype="bfloat16", compile=Compile.WHOLE), CPU).compile is Compile.WHOLE
+    assert settled(Tuning(), CPU, SDXL_FAMILY) == Tuning(dtype="float32", compile=Compile.OFF)
+    assert settled(Tuning(), GPU, SDXL_FAMILY) == Tuning(dtype="float16", compile=Compile.REGIONAL)
+    assert settled(Tuning(offload=True), GPU, SDXL_FAMILY).compile is Compile.OFF
+    assert settled(Tuning(dtype="bfloat16", compile=Compile.WHOLE), CPU, SDXL_FAMILY).compile is Compile.WHOLE
+    assert settled(Tuning(), GPU, FLUX_FAMILY) == Tuning(dtype="bfloat16", compile=Compile.OFF)
+
+
+def test_flux_is_not_compiled_yet() -> None:
+    with pytest.raises(StartupError, match="compile cannot be had: flux networks are not compiled yet"):
+        settled(Tuning(compile=Compile.WHOLE), GPU, FLUX_FAMILY)
 
 
 @pytest.mark.parametrize(
@@ -74,13 +81,13 @@ def test_a_processor_refuses_what_it_cannot(bundle: Path, tuning: Tuning, named:
 def test_fp8_wants_a_gpu_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     with pytest.raises(StartupError, match=r"capability 8\.0, fp8 begins at 8\.9"):
-        settled(Tuning(weights="fp8"), GPU)
+        settled(Tuning(weights="fp8"), GPU, SDXL_FAMILY)
 
 
 def test_quantised_weights_want_torchao(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "find_spec", lambda _: None)
     with pytest.raises(StartupError) as refused:
-        settled(Tuning(weights="int8"), CPU)
+        settled(Tuning(weights="int8"), CPU, SDXL_FAMILY)
     assert (refused.value.cause, refused.value.remedy) == (
         "the option weights int8 needs torchao, which is not installed",
         "pip install torchao",

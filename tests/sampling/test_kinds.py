@@ -82,7 +82,7 @@ def test_folder_without_the_second_text_encoder_is_refused(whole: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("network", "words"), [("SD3Transformer2DModel", "Stable Diffusion 3"), ("FluxTransformer2DModel", "FLUX")]
+    ("network", "words"), [("SD3Transformer2DModel", "Stable Diffusion 3"), ("QwenImageTransformer2DModel", "Qwen")]
 )
 def test_folder_with_a_transformer_is_refused(tmp_path: Path, network: str, words: str) -> None:
     (tmp_path / "transformer").mkdir()
@@ -198,6 +198,6 @@ def test_unknown_model_is_told_what_there_is(model: str) -> None:
     assert ("models pull" in error.remedy) == (model == "some/thing")
 
 
-def test_flux_is_described_and_refused() -> None:
+def test_flux_that_was_not_pulled_says_how() -> None:
     error = refusal(Path("flux"))
-    assert "flux" in error.cause and "sdxl" in error.remedy
+    assert "FLUX.1-schnell is not on this machine" in error.cause and "models pull flux" in error.remedy

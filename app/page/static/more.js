@@ -92,7 +92,7 @@ export class More {
       "select",
       { id: "fl-sampler", onchange: () => this.store.set({ sampler: this.sampler.value }) },
       h("option", { value: "" }, `${nameOfUsual} (usual)`),
-      ...SAMPLERS.filter(([id]) => id !== usual).map(([id, name]) => h("option", { value: id }, name)),
+      ...SAMPLERS.filter(([id]) => id !== usual && this.models.final.samplers.includes(id)).map(([id, name]) => h("option", { value: id }, name)),
     );
     this.usualSampler = usual;
     return field("fl-sampler", "Sampler", this.sampler);
@@ -133,8 +133,10 @@ export class More {
     this.sampler.value = state.sampler === this.usualSampler ? "" : state.sampler;
     for (const input of this.counts) input.checked = Number(input.value) === state.count;
     const guidance = state.guidance ?? this.models.final.defaults.guidance_scale;
-    const ignored = guidance <= 1;
-    say(this.hint, ignored ? "Ignored now: guidance is 1 or below." : "Acts on the final only; ignored at guidance 1 or below.");
+    const reads = this.models.final.negative_prompts;
+    const ignored = !reads || guidance <= 1;
+    const said = guidance <= 1 ? "Ignored now: guidance is 1 or below." : "Acts on the final only; ignored at guidance 1 or below.";
+    say(this.hint, reads ? said : "This model reads none: leave it empty, and say in the prompt what there shall be instead.");
     this.hint.classList.toggle("fl-wrong", ignored && state.negative.trim() !== "");
   }
 }
