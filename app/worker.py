@@ -21,7 +21,7 @@ from core.cost import CostTable, Part
 from core.metrics import Metrics
 from core.render import State
 from core.settings import Settings
-from final_engine.calibrate import Bench, encode_sample, identity_of, step_samples, table_of
+from final_engine.calibrate import Bench, first_samples, identity_of, table_of
 from final_engine.cost_file import read_costs
 from final_engine.decode_stage import DecodeWork
 from final_engine.engine import FinalEngine
@@ -281,9 +281,8 @@ class Worker:
         )
 
     def _first_costs(self, bench: Bench, rows: int) -> CostTable:
-        """A first measure of every bucket, where nobody has calibrated: a single step says more than a guess."""
-        counts = sorted({2, rows})
-        return table_of([encode_sample(bench.encoder), *step_samples(bench, counts)])
+        """Where nobody has calibrated: a single step says more than a guess."""
+        return table_of(first_samples(bench, sorted({2, rows})))
 
     def _live_costs(self, role: str, stored: CostTable | None) -> LiveCosts:
         """Named by machine and role: what is measured here is true of here."""

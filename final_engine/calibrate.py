@@ -35,6 +35,7 @@ from shared_cache.objects import DiskObjects
 
 PROMPT = "a lantern on a quiet harbour wall"
 TIMED_STEPS = 2
+ALIKE = 0.9  # areas; steps of such buckets differ by some 10 %, as the machine itself does
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +109,42 @@ def encode_sample(encoder: Encoder, number: int = 0) -> Sample:
 
 
 def step_samples(bench: Bench, counts: Sequence[int]) -> Iterator[Sample]:
-    """Steps of unguided rows, of which each is one network row; a batch's first step sets it up and is not timed."""
-    profile, embedding = bench.model.profile, bench.encoder.encode(PROMPT)
-    for bucket in profile.final.buckets:
+    """Steps of every bucket."""
+    for bucket in bench.model.profile.final.buckets:
         for count in counts:
-            for n in range(count):
-                bench.loop.join(_row(profile, bucket, f"calibrate-{n}", 1 + TIMED_STEPS, embedding))
-            times = [_step_s(bench.loop) for _ in range(1 + TIMED_STEPS)]
-            yield Sample(Part.STEP, str(bucket), count, statistics.fmean(times[1:]))
+            yield Sample(Part.STEP, str(bucket), count, _batch_s(bench, bucket, count))
+
+
+def first_samples(bench: Bench, counts: Sequence[int]) -> Iterator[Sample]:
+    """A first measure where nobody has calibrated: a bucket of each area stands for the others of about that area."""
+    yield encode_sample(bench.encoder)
+    for buckets in _by_area(bench.model.profile.final.buckets):
+        for count in counts:
+            seconds = _batch_s(bench, buckets[0], count)
+            yield from (Sample(Part.STEP, str(bucket), count, seconds) for bucket in buckets)
+
+
+def _by_area(buckets: Iterable[Bucket]) -> list[list[Bucket]]:
+    """Buckets whose areas are about alike, the largest first."""
+    groups: list[list[Bucket]] = []
+    for bucket in sorted(buckets, key=_area, reverse=True):
+        if groups and _area(bucket) >= ALIKE * _area(groups[-1][0]):
+            groups[-1].append(bucket)
+        else:
+            groups.append([bucket])
+    return groups
+
+
+def _area(bucket: Bucket) -> int:
+    return bucket.width * bucket.height
+
+
+def _batch_s(bench: Bench, bucket: Bucket, count: int) -> float:
+    """A step of unguided rows, each of which is one network row; the first step sets the batch up and is not timed."""
+    profile, embedding = bench.model.profile, bench.encoder.encode(PROMPT)
+    for n in range(count):
+        bench.loop.join(_row(profile, bucket, f"calibrate-{n}", 1 + TIMED_STEPS, embedding))
+    return statistics.fmean([_step_s(bench.loop) for _ in range(1 + TIMED_STEPS)][1:])
 
 
 def _decode_samples(bench: Bench) -> Iterator[Sample]:

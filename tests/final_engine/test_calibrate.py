@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from benchmarks.bundle import Parts
 from core.cost import Part
-from final_engine.calibrate import Bench, calibrate, identity_of, table_of
+from core.profile import Bucket
+from final_engine.calibrate import Bench, calibrate, first_samples, identity_of, table_of
 from sampling.safety import ImageClassifier
 
 
@@ -16,6 +19,18 @@ def test_every_part_bucket_and_count_is_measured(parts: Parts, classifier: Image
     assert all(set(counts) == {1, 2, 3, 4} for counts in table.seconds[Part.DECODE].values())
     assert all(s > 0 for shapes in table.seconds.values() for counts in shapes.values() for s in counts.values())
     assert parts.final.rows == []
+
+
+def test_first_measure_takes_one_bucket_of_each_area(parts: Parts, classifier: ImageClassifier) -> None:
+    profile = parts.model.profile
+    large, small = profile.final.buckets, (Bucket(64, 64), Bucket(72, 56))
+    model = replace(parts.model, profile=replace(profile, final=replace(profile.final, buckets=(*small, *large))))
+    bench = Bench(model, parts.encoder, parts.final, parts.decoder, classifier)
+    steps = table_of(first_samples(bench, counts=(1, 2))).seconds[Part.STEP]
+    assert set(steps) == {str(bucket) for bucket in (*large, *small)}
+    for alike in (large, small):
+        assert all(steps[str(bucket)] == steps[str(alike[0])] for bucket in alike)
+    assert steps[str(large[0])] != steps[str(small[0])]
 
 
 def test_identity_names_model_and_device(parts: Parts) -> None:
