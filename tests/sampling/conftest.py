@@ -23,7 +23,6 @@ SQUARE = Bucket(128, 128)
 
 @pytest.fixture(scope="session")
 def model(bundle: Path) -> Model:
-    torch.set_num_threads(2)
     return load_model(bundle, roles=("preview", "final", "decode"))
 
 
