@@ -114,14 +114,13 @@ def test_batch_equals_solo_on_the_bundled_model(model: Model) -> None:
             for i, (sampler, steps, guidance) in enumerate(kinds)
         ]
 
-    together = loop_of(model)
+    loop = loop_of(model)  # one for all: its network is recorded once
     for row in rows():
-        together.join(row)
-    done = drain(together)
+        loop.join(row)
+    done = drain(loop)
     for row in rows():
-        alone = loop_of(model)
-        alone.join(row)
-        drain(alone)
+        loop.join(row)
+        drain(loop)
         assert float((row.latents - done[row.id].latents).abs().max()) <= BATCH_TOLERANCE
 
 
