@@ -2,6 +2,8 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+MAKEFLAGS += --jobs=2
+INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 export GRADIO_ANALYTICS_ENABLED = False
 export HF_HUB_DISABLE_TELEMETRY = 1
 
@@ -12,7 +14,7 @@ run: $(VENV)/.installed
 	@exec $(BIN)/firstlight serve
 
 test: $(VENV)/.installed-test browser nginx lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(or $(ARGS),tests --ignore tests/browser)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(or $(ARGS),tests --ignore tests/browser)
 	$(if $(ARGS),,$(BIN)/python -m pytest tests/browser)
 
 lint: $(VENV)/.installed-test
@@ -27,12 +29,12 @@ $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/pip pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(INSTALL) -e .
 	@touch $@
 
-$(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
-	@touch $@
+$(VENV)/.installed-test: $(VENV)/bin/pip pyproject.toml constraints.txt
+	$(INSTALL) -e '.[test]'
+	@touch $(VENV)/.installed $@
 
 browser:
 	@command -v chromium >/dev/null || { \
@@ -41,7 +43,7 @@ browser:
 	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; }
 
 # Unpacked into .venv, not installed: Debian's package would start a server of its own on port 80.
-nginx: $(VENV)/bin/pip
+nginx: $(VENV)/bin/pip | browser
 	@command -v nginx >/dev/null || test -x $(VENV)/nginx/usr/sbin/nginx || { \
 	  echo "fetching nginx for the proxy tests"; \
 	  SUDO=$$(test "$$(id -u)" = 0 || echo sudo); \

@@ -89,6 +89,11 @@ def worker_process(roles: str, data_dir: Path, log: Path, **settings: str) -> su
         return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=output)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start the whole app come first: what is left for the end is small, and all processes end together."""
+    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
+
+
 @pytest.fixture(scope="session")
 def bundle() -> Path:
     return BUNDLE
