@@ -112,8 +112,7 @@ def child_environment(settings: Settings) -> Mapping[str, str]:
         decided["FIRSTLIGHT_REDIS_URL"] = settings.redis_url
     root = str(Path(__file__).resolve().parent.parent)
     search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    calm = {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that spin while they wait starve the other stages
-    return {**calm, **os.environ, **decided, "PYTHONPATH": search}
+    return {**os.environ, **decided, "PYTHONPATH": search}
 
 
 def _run_web(settings: Settings, place: Place, say: Say, started_s: float) -> None:

@@ -98,6 +98,8 @@ class Worker:
         objects = open_objects(self.shared.settings, writes=True) if "finish" in self.roles else None
         self._announcer.start()
         if TORCH_ROLES & set(self.roles):
+            # Read when torch is loaded: threads that spin while they wait starve the other stages.
+            os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
             from app.torch_roles import TorchRoles
 
             self._torch = TorchRoles(self.roles, self.shared, self._signal, self._redis_url)
