@@ -46,7 +46,6 @@ def hub(
 ) -> Iterator[HubServer]:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(pull, "PAUSE_S", 0.0)
-    monkeypatch.setattr(pull, "CHUNK_BYTES", 500)
     with HubServer(repositories) as server:
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
         yield server
@@ -101,8 +100,9 @@ def test_other_programs_find_what_was_fetched(hub: HubServer, repositories: dict
     StableDiffusionXLPipeline.from_pretrained(folder, variant="fp16")
 
 
-def test_transfer_that_breaks_off_goes_on_from_there(hub: HubServer) -> None:
+def test_transfer_that_breaks_off_goes_on_from_there(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within one run, and in the next one after the process ended."""
+    monkeypatch.setattr(pull, "CHUNK_BYTES", 500)  # so that something arrives before it breaks off
     download = small_download()
     hub.faults.cut_after = [3000]
     fetch(download, Told())
