@@ -1,7 +1,8 @@
 """SDXL at its full size with random weights: the product loads it from disk and paints; peak memory is reported.
 
-python -m benchmarks.full_size [--work FOLDER]. Needs 8 GB of disk and what the table says of memory; about ten minutes
-on two cores. Layouts: the UNet in shards of the variant fp16 for the app, then one file as checkpoints are shared.
+python -m benchmarks.full_size [--family flux] [--work FOLDER]. Needs 8 GB of disk and what the table says of memory;
+about ten minutes on two cores. Layouts: the UNet in shards of the variant fp16 for the app, then one file as
+checkpoints are shared. FLUX: at its full width with fewer blocks, its two kinds in the folders of the hub.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from benchmarks.report import emit
 UNET_PARAMETERS = 2_567_463_684
 GB = 1e9
 SIDE = 512
+FLUX_PREVIEW_SIDE = 256
 READY_S = 840
 NAMES = {"preview": "preview.jpg", "render": "render.png"}
 
@@ -29,15 +31,16 @@ NAMES = {"preview": "preview.jpg", "render": "render.png"}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, help="folder for the weights; a temporary one by default")
+    parser.add_argument("--family", choices=list(REPORTS), default="sdxl")
     parser.add_argument("--load", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.load is not None:
         return print(json.dumps(load(given.load)))
     with tempfile.TemporaryDirectory(dir=given.work) as folder:
-        report(Path(folder))
+        REPORTS[given.family](Path(folder))
 
 
-def report(folder: Path) -> None:
+def report_sdxl(folder: Path) -> None:
     from benchmarks.random_sdxl import (
         networks,
         parameters,
@@ -52,7 +55,7 @@ def report(folder: Path) -> None:
     write_published(folder / "model", shards=True)
     write_small_decoder(folder / "small")
     write_adapter(folder / "adapter.safetensors")
-    painted = paint(folder)
+    painted = paint(folder, sdxl_profile())
     for path in (folder / "model").rglob("*.safetensors"):
         path.unlink()
     write_single_file(folder / "checkpoint.safetensors")
@@ -67,17 +70,55 @@ def report(folder: Path) -> None:
     emit("full_size", config, {**painted, "single_file": single}, ("what", "seconds", "peak GB"), rows)
 
 
-def paint(folder: Path) -> dict[str, Any]:
-    """A preview and a render through `firstlight serve`, and what its worker took."""
+def report_flux(folder: Path) -> None:
+    from benchmarks.random_flux import BLOCKS, write_kind
+
+    counts = {kind: write_kind(folder / kind, kind) for kind in ("schnell", "dev")}
+    painted = paint(folder, flux_profile())
+    rows = [
+        ["app, both kinds, both pools", painted["ready_s"], painted["peak_gb"]],
+        [f"  preview {FLUX_PREVIEW_SIDE}x{FLUX_PREVIEW_SIDE}, 1 step", painted["preview_s"], ""],
+        [f"  final {SIDE}x{SIDE}, 2 steps", painted["render_s"], ""],
+    ]
+    config = {"family": "flux", "weights": "bfloat16", "compute": "float32", "side": SIDE, **BLOCKS}
+    emit("full_size", {**config, "transformer_parameters": counts}, painted, ("what", "seconds", "peak GB"), rows)
+
+
+REPORTS = {"sdxl": report_sdxl, "flux": report_flux}
+
+
+def sdxl_profile() -> dict[str, Any]:
     pool = {"source": "base", "sampler": "euler", "buckets": [[SIDE, SIDE]]}
     extra = {"adapter": "own:adapter.safetensors", "decoder": "own:small"}
-    profile = {
+    return {
         "id": "full-size",
         "sources": {"base": {"path": "model", "variant": "fp16"}, "own": {"path": "."}},
         "preview": {**pool, **extra, "steps": 1, "guidance_scale": 1.0},
         "final": {**pool, "steps": 2, "guidance_scale": 5.0},
         "options": {"weights": "bfloat16"},
     }
+
+
+def flux_profile() -> dict[str, Any]:
+    pool = {"sampler": "euler", "buckets": [[SIDE, SIDE]]}
+    return {
+        "id": "full-width",
+        "family": "flux",
+        "sources": {"schnell": {"path": "schnell"}, "dev": {"path": "dev"}},
+        "preview": {
+            **pool,
+            "source": "schnell",
+            "buckets": [[FLUX_PREVIEW_SIDE, FLUX_PREVIEW_SIDE]],
+            "steps": 1,
+            "guidance_scale": 0.0,
+        },
+        "final": {**pool, "source": "dev", "steps": 2, "guidance_scale": 3.5},
+        "options": {"weights": "bfloat16"},
+    }
+
+
+def paint(folder: Path, profile: dict[str, Any]) -> dict[str, Any]:
+    """A preview and a render through `firstlight serve`, and what its worker took."""
     (folder / "full-size.json").write_text(json.dumps(profile))
     env = {
         **os.environ,
@@ -91,7 +132,9 @@ def paint(folder: Path) -> dict[str, Any]:
     server = subprocess.Popen(_app("serve", "--port", "0", "--json"), env=env, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
-        env["FIRSTLIGHT_URL"] = json.loads(server.stdout.readline())["url"]
+        told = json.loads(server.stdout.readline())
+        assert "url" in told, told
+        env["FIRSTLIGHT_URL"] = told["url"]
         worker = _ready_worker(env)
         ready_s = time.monotonic() - started_s
         times = {f"{verb}_s": _timed(verb, env, folder / name) for verb, name in NAMES.items()}

@@ -21,7 +21,7 @@ from sampling.weights import empty
 Shapes = Mapping[str, tuple[int, ...]]
 SHARD_BYTES = 2 * 10**9
 BYTES = 2  # of a bfloat16
-STEMS = {"unet": "diffusion_pytorch_model", "vae": "diffusion_pytorch_model"}
+STEMS = {"unet": "diffusion_pytorch_model", "transformer": "diffusion_pytorch_model", "vae": "diffusion_pytorch_model"}
 VARIANT = "fp16"
 RANK = 8
 BLOCK = 1 << 22  # random numbers are drawn once and repeated from other places: drawing is what takes the time
@@ -43,9 +43,9 @@ def write_published(folder: Path, shards: bool) -> None:
         shapes = {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
         stem = STEMS.get(name, "model")
         if shards and name == "unet":
-            _write_shards(folder / name, stem, shapes)
+            write_shards(folder / name, stem, shapes, f".{VARIANT}")
         else:
-            _write(folder / name / f"{stem}.{VARIANT}.safetensors", shapes)
+            write(folder / name / f"{stem}.{VARIANT}.safetensors", shapes)
 
 
 def write_small_decoder(folder: Path) -> None:
@@ -61,10 +61,11 @@ def write_adapter(path: Path) -> None:
         if ".attn" in name:
             shapes[f"unet.{name}.lora_A.weight"] = (RANK, inner)
             shapes[f"unet.{name}.lora_B.weight"] = (out, RANK)
-    _write(path, shapes, scale=0.01)
+    write(path, shapes, scale=0.01)
 
 
-def _write_shards(folder: Path, stem: str, shapes: Shapes) -> None:
+def write_shards(folder: Path, stem: str, shapes: Shapes, variant: str = "") -> None:
+    """variant: as it stands in the names of files, with its dot."""
     groups: list[dict[str, tuple[int, ...]]] = [{}]
     room = SHARD_BYTES
     for name, shape in shapes.items():
@@ -74,12 +75,12 @@ def _write_shards(folder: Path, stem: str, shapes: Shapes) -> None:
             room = SHARD_BYTES
         groups[-1][name] = shape
         room -= size
-    files = [f"{stem}.{VARIANT}-{i + 1:05}-of-{len(groups):05}.safetensors" for i in range(len(groups))]
+    files = [f"{stem}{variant}-{i + 1:05}-of-{len(groups):05}.safetensors" for i in range(len(groups))]
     for file, group in zip(files, groups, strict=True):
-        _write(folder / file, group)
+        write(folder / file, group)
     places = {name: file for file, group in zip(files, groups, strict=True) for name in group}
     index = {"metadata": {"total_size": BYTES * sum(map(math.prod, shapes.values()))}, "weight_map": places}
-    (folder / f"{stem}.safetensors.index.{VARIANT}.json").write_text(json.dumps(index))
+    (folder / f"{stem}.safetensors.index{variant}.json").write_text(json.dumps(index))
 
 
 def write_single_file(path: Path) -> None:
@@ -93,10 +94,10 @@ def write_single_file(path: Path) -> None:
         **dict(original_text(states["text_encoder"])),
         **dict(original_text_2(states["text_encoder_2"])),
     }
-    _write(path, {name: tuple(tensor.shape) for name, tensor in named.items()})
+    write(path, {name: tuple(tensor.shape) for name, tensor in named.items()})
 
 
-def _write(path: Path, shapes: Shapes, scale: float = 1.0) -> None:
+def write(path: Path, shapes: Shapes, scale: float = 1.0) -> None:
     """A safetensors file whose tensors are made while it is written. Source: the format's documentation."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
