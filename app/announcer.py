@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import redis
 
 from core.metrics import Metrics
-from shared_cache.connect import trouble
 from shared_cache.metrics import Board
 from shared_cache.registry import Registry
 from shared_cache.renders import Renders
 
-log = logging.getLogger(__name__)
 ANNOUNCE_S = 3.0
 REPAIR_EVERY_S = 1.0  # by one of all workers
 
@@ -60,11 +58,9 @@ class Announcer:
         self._closing.set()
         self._changed.set()
         self._thread.join()
-        try:
+        with suppress(redis.RedisError):  # who cannot take leave is forgotten in a few seconds
             self._registry.withdraw(self._id)
             self._board.withdraw(self._id)
-        except redis.RedisError as error:
-            log.warning("could not take leave, this worker is forgotten in a few seconds: %s", trouble(error))
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -74,9 +70,7 @@ class Announcer:
 
     def _say(self) -> None:
         self._measure()
-        try:
+        with suppress(redis.RedisError):  # said again at the next turn
             self._registry.announce(self._id, self._describe())
             self._board.publish(self._id, self._metrics.text())
             self._renders.repair(every_s=REPAIR_EVERY_S)
-        except redis.RedisError as error:
-            log.warning("could not announce this worker: %s", trouble(error))

@@ -44,11 +44,16 @@ def queue_of(settings: Settings) -> Iterator[Settings]:
 
 def _keep(embedded: EmbeddedRedis, stopping: threading.Event) -> None:
     """start() is safe beside a server that lives: it waits for one that is only slow, and never starts a second."""
+    told = False
     while not stopping.wait(LOOK_S):
         if embedded.alive():
+            told = False
             continue
-        log.warning("the queue ended; starting it again")
+        if embedded.ended and not told:
+            log.warning("the queue ended; starting it again")
         try:
             embedded.start()
         except StartupError as error:
-            log.error("the queue could not be started again: %s", error)
+            if not told:
+                log.error("the queue could not be started again: %s", error)
+            told = True

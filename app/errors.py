@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from redis.exceptions import ConnectionError, RedisError, TimeoutError
+from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
 
 from app.bodies import MAX_BODY_BYTES, beyond_reason, explain, printable
@@ -23,7 +23,7 @@ from core.errors import (
     Overloaded,
     Unavailable,
 )
-from shared_cache.connect import trouble
+from shared_cache.redis_faults import explain as fault_of
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +65,11 @@ def http_answer(status: int, detail: str = "", headers: Mapping[str, str] | None
     return JSONResponse({"error": {"code": code, "message": message}}, status, headers)
 
 
+def queue_away(error: Exception) -> Unavailable:
+    """What those who ask are told; the client has told those who run the app."""
+    return Unavailable(f"the queue {fault_of(error).state}; try again in a few seconds")
+
+
 def install(app: FastAPI) -> None:
     """Every failure of our own routes becomes {"error": {code, message, field?}}."""
     app.add_exception_handler(FirstlightError, _on_ours)
@@ -103,10 +108,7 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_redis(request: Request, error: Exception) -> JSONResponse:
-    log.error("%s %s is answered with 503: %s", request.method, request.url.path, trouble(error))
-    away = isinstance(error, ConnectionError | TimeoutError)
-    what = "cannot be reached" if away else "takes nothing new for the moment"
-    return answer(Unavailable(f"the queue {what}; try again in a few seconds"))
+    return answer(queue_away(error))
 
 
 async def _on_bug(request: Request, error: Exception) -> JSONResponse:

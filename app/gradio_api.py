@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import gradio as gr
+from redis.exceptions import RedisError
 
 from app.bodies import PreviewBody, RenderBody, parse_body
 from app.context import Context
+from app.errors import queue_away
 from app.owners import owner_of
 from app.previews import preview_once
 from app.proxies import public_root
@@ -111,6 +113,8 @@ async def _told(work: Awaitable[Result]) -> Result:
         return await work
     except FirstlightError as error:
         raise gr.Error(error.message, print_exception=False) from None
+    except RedisError as error:
+        raise gr.Error(queue_away(error).message, print_exception=False) from None
 
 
 async def _preview(context: Context, owner: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
+from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
@@ -14,12 +15,11 @@ from redis.exceptions import RedisError
 from app.asking import REPOSTS, Asker, no_answer
 from app.bodies import MAX_BODY_BYTES, LiveBody, parse_body, parse_json
 from app.context import Context, context_of
-from app.errors import error_body
+from app.errors import error_body, queue_away
 from app.owners import owner_of
 from app.recipes import random_seed
-from core.errors import BlockedPrompt, FirstlightError, InvalidInput, Unavailable
+from core.errors import BlockedPrompt, FirstlightError, InvalidInput
 from core.wire import PreviewRequest, pack_frame
-from shared_cache.connect import trouble
 
 log = logging.getLogger(__name__)
 router = APIRouter()
@@ -75,10 +75,8 @@ class LiveSession:
                 log.error("live session %s ended", self._asker.session, exc_info=error)
 
     async def _leave(self) -> None:
-        try:
+        with suppress(RedisError):
             await self._asker.close()
-        except RedisError as error:
-            log.warning("session %s not closed: %s", self._asker.session, trouble(error))
 
     async def _read(self) -> None:
         while True:
@@ -99,8 +97,7 @@ class LiveSession:
         except FirstlightError as error:
             await self._refuse(rev, error)
         except RedisError as error:
-            log.warning("session %s could not post: %s", self._asker.session, trouble(error))
-            await self._refuse(rev, Unavailable("the queue cannot be reached; type on in a few seconds"))
+            await self._refuse(rev, queue_away(error))
 
     def _newer_rev(self, fields: dict[str, Any]) -> int | None:
         """The rev if it is a number; from here on it is the newest.
@@ -172,10 +169,8 @@ class LiveSession:
                 await self._post_again(late)
 
     async def _post_again(self, request: PreviewRequest) -> None:
-        try:
+        with suppress(RedisError):
             await self._asker.post(request)
-        except RedisError as error:
-            log.warning("session %s could not post again: %s", self._asker.session, trouble(error))
 
 
 def _fields_of(text: str | None) -> dict[str, Any]:

@@ -31,18 +31,20 @@ async def healthz() -> dict[str, str]:
 @router.head("/readyz", include_in_schema=False)
 def readyz(context: Here, response: Response) -> dict[str, Any]:
     """200 only when a warm worker stands for every role."""
-    workers = ready_workers(context.registry, context.profile.model)
-    ready = all(workers.values())
+    found = ready_workers(context.registry, context.profile.model)
+    workers = found or dict.fromkeys(ROLES, 0)
+    roles = {role: count > 0 for role, count in workers.items()}
+    ready = all(roles.values())
     response.status_code = 200 if ready else 503
-    return {"ready": ready, "roles": {role: count > 0 for role, count in workers.items()}, "workers": workers}
+    return {"ready": ready, "queue": found is not None, "roles": roles, "workers": workers}
 
 
-def ready_workers(registry: Registry, model: str) -> Mapping[str, int]:
-    """How many workers are ready for each role with this model; none while the queue cannot be reached."""
+def ready_workers(registry: Registry, model: str) -> Mapping[str, int] | None:
+    """How many workers are ready for each role with this model; None while the queue cannot be used."""
     try:
         counts = registry.ready_counts(model)
     except RedisError:
-        return dict.fromkeys(ROLES, 0)
+        return None
     return {role: counts[role] for role in ROLES}
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -15,11 +15,9 @@ from app.context import Context
 from app.roles import ROLES
 from app.wants import Here
 from core.metrics import merged, text_of
-from shared_cache.connect import trouble
 from shared_cache.metrics import Look
 from shared_cache.registry import ready_of
 
-log = logging.getLogger(__name__)
 router = APIRouter()
 
 LOOK_S = 2.0
@@ -31,8 +29,7 @@ async def metrics(context: Here) -> Response:
     """Any web process answers for all processes, so that one of them is scraped."""
     try:
         look, workers = await asyncio.wait_for(asyncio.to_thread(_look, context), LOOK_S)
-    except (RedisError, TimeoutError) as error:
-        log.warning("metrics of this process alone, as the queue does not answer: %r", error)
+    except (RedisError, TimeoutError):  # this process alone, which says that the queue is away
         look, workers = None, []
     published = look.texts if look is not None else {}
     processes = merged({**published, context.process_id: context.metrics.text()})
@@ -42,10 +39,8 @@ async def metrics(context: Here) -> Response:
 async def publish(context: Context) -> None:
     """Hangs out this process's metrics for the other web processes, again and again."""
     while True:
-        try:
+        with suppress(RedisError):
             await asyncio.to_thread(context.board.publish, context.process_id, context.metrics.text())
-        except RedisError as error:
-            log.warning("could not publish metrics: %s", trouble(error))
         await asyncio.sleep(PUBLISH_S)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +12,12 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from core.wire import unpack_frame
-from shared_cache.connect import trouble
 from shared_cache.mailbox import Replies
 
 log = logging.getLogger(__name__)
 
 POP_TIMEOUT_S = 1.0
+OUTAGE_WAIT_S = 0.5
 Deliver = Callable[[dict[str, Any], bytes], None]
 
 
@@ -51,9 +50,8 @@ class Router:
         while not self._stopping.is_set():
             try:
                 frame = self._replies.pop(self.reply_to, POP_TIMEOUT_S)
-            except RedisError as error:
-                log.warning("no frames for a moment: %s", trouble(error))
-                time.sleep(0.5)
+            except RedisError:
+                self._stopping.wait(OUTAGE_WAIT_S)
                 continue
             if frame is not None and not loop.is_closed():
                 loop.call_soon_threadsafe(self._route, frame)

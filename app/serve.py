@@ -10,11 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError
 
 from app.address import announced
 from app.embedded_queue import queue_of
@@ -24,9 +26,11 @@ from core.errors import StartupError
 from core.settings import Settings
 from final_engine.routes import fused_of
 from sampling.memory import check_fits
-from sampling.profile import load_profile
 from shared_cache.connect import connect
 from shared_cache.registry import Registry
+
+if TYPE_CHECKING:
+    from app.context import Context
 
 log = logging.getLogger(__name__)
 
@@ -88,11 +92,16 @@ def _workers(settings: Settings) -> Iterator[Supervised]:
     if roles_of(settings.roles):
         assert settings.redis_url is not None
         registry = Registry(connect(settings.redis_url))
+
+        def forget(pid: int) -> None:
+            with suppress(RedisError):  # an outage; it is forgotten in a few seconds all the same
+                registry.withdraw_process(pid)
+
         yield Supervised(
             "worker",
             self_command("worker", "--roles", settings.roles, "--exit-with-parent"),
             child_environment(settings),
-            on_death=registry.withdraw_process,
+            on_death=forget,
             stop_signal=signal.SIGINT,  # hands back at once what is not done: here somebody waits for the end
         )
 
@@ -133,22 +142,22 @@ def _run_web(settings: Settings, place: Place, say: Say, started_s: float) -> No
     server = uvicorn.Server(config)
     # Event streams are cut when the server ends, which is no error of theirs.
     logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing" not in record.getMessage())
-    watcher = threading.Thread(target=_watch, args=(settings, server, place, say, started_s), daemon=True)
+    url, context = settings.public_url or place.url, app.state.context
+    watcher = threading.Thread(target=_watch, args=(url, context, server, say, started_s), daemon=True)
     watcher.start()
     server.run(sockets=[place.listener])
 
 
-def _watch(settings: Settings, server: Any, place: Place, say: Say, started_s: float) -> None:
+def _watch(url: str, context: Context, server: Any, say: Say, started_s: float) -> None:
     """Says when the page answers, and when the pools are warm."""
     from app.meta import ready_workers
 
     while not server.started:
         time.sleep(0.02)
-    say("open", {"url": settings.public_url or place.url, "pid": os.getpid()})
-    assert settings.redis_url is not None
-    registry, model = Registry(connect(settings.redis_url)), load_profile(settings.model).model
+    say("open", {"url": url, "pid": os.getpid()})
     while not server.should_exit:
-        if all(ready_workers(registry, model).values()):
+        found = ready_workers(context.registry, context.profile.model)
+        if found is not None and all(found.values()):
             say("ready", {"seconds": round(time.monotonic() - started_s, 1)})
             return
         time.sleep(0.1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import redis
 
@@ -12,7 +13,6 @@ from core.errors import Unavailable
 from core.metrics import Metrics
 from core.render import State
 from final_engine.ends import fail, reject
-from shared_cache.connect import trouble
 from shared_cache.registry import Registry, lacks
 from shared_cache.renders import Record, Renders
 
@@ -70,10 +70,8 @@ class Sweeper:
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):
-            try:
+            with suppress(redis.RedisError):  # an outage; the next look sees all of them
                 self.sweep()
-            except redis.RedisError as error:  # an outage; the next look sees all of them
-                log.warning("cannot look for renders that wait in vain: %s", trouble(error))
 
 
 def _need(record: Record) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import queue
 import threading
 from dataclasses import dataclass
 
+import redis
 import torch
 
 from core.recipe import Recipe
@@ -63,5 +64,7 @@ class Glimpses:
                 if self._classifier.allows(picture):
                     jpeg = to_jpeg(fit(picture, offer.recipe.width, offer.recipe.height))
                     self._events.glimpse(offer.render_id, offer.attempt, offer.step, jpeg)
-            except Exception:  # a glimpse is a courtesy; the render goes on without it
+            except redis.RedisError:  # a glimpse is a courtesy; the render goes on without it
+                continue
+            except Exception:
                 log.exception("no glimpse of render %s", offer.render_id)

@@ -14,7 +14,6 @@ from core.errors import Unavailable
 from core.metrics import Metrics
 from core.render import State
 from final_engine.ends import claim, fail
-from shared_cache.connect import trouble
 from shared_cache.lanes import Entry, Stream
 from shared_cache.renders import Record, Renders
 
@@ -91,7 +90,7 @@ class Stage:
         while not self._ended.wait(self._lease_s / 4):
             entry = self._at_work
             if entry is not None:
-                with suppress(redis.RedisError):  # the other thread says so
+                with suppress(redis.RedisError):
                     self._stream.heartbeat([entry])
 
     def _run(self) -> None:
@@ -104,8 +103,7 @@ class Stage:
         while not self._stop.is_set():
             try:
                 self._turn()
-            except redis.RedisError as error:  # an outage; what was at work is taken over when it ends
-                log.warning("stage %s waits: %s", self._name, trouble(error))
+            except redis.RedisError:  # an outage; what was at work is taken over when it ends
                 self._stop.wait(OUTAGE_WAIT_S)
 
     def _turn(self) -> None:

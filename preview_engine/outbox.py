@@ -111,6 +111,8 @@ class Outbox:
         for finished, picture in zip(group, pictures, strict=True):
             try:
                 self._publish_one(finished, picture, {**finished.times, "decode": decode_s})
+            except redis.RedisError:  # an outage; the web process asks again where nothing comes
+                self._metrics.previewed("failed")
             except Exception as error:  # the thread goes on
                 self._fail(finished, error)
 

@@ -10,7 +10,6 @@ from typing import Protocol
 import redis
 
 from core.metrics import Metrics
-from shared_cache.connect import trouble
 
 MAX_WAIT_S = 1.0
 IDLE_WAIT_S = 0.1
@@ -78,7 +77,9 @@ class DeviceLoop:
         for engine in self._engines:
             try:
                 engine.hand_back()
-            except Exception:  # an outage; leases run out, and others take over what is ours
+            except redis.RedisError:  # an outage; leases run out, and others take over what is ours
+                log.warning("engine %s could not hand back what it had", type(engine).__name__)
+            except Exception:
                 log.exception("engine %s could not hand back what it had", type(engine).__name__)
 
     def _rest(self, stop: threading.Event) -> None:
@@ -88,8 +89,7 @@ class DeviceLoop:
             return
         try:
             self._wait(self._idle_wait_s)
-        except Exception as error:  # an outage of what wakes us must not end the loop
-            log.warning("cannot wait for work: %s", error)
+        except (redis.RedisError, OSError):  # an outage of what wakes us must not end the loop
             stop.wait(OUTAGE_WAIT_S)
 
     def turn(self) -> bool:
@@ -106,8 +106,7 @@ class DeviceLoop:
         began_s = self._clock()
         try:
             stepped = self._engines[i].tick()
-        except redis.RedisError as error:
-            log.warning("the %s pool waits: %s", self._pools[i], trouble(error))
+        except redis.RedisError:
             self._troubled, stepped = True, False
         except Exception:
             log.exception("engine %s failed a turn", type(self._engines[i]).__name__)

@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from typing import cast
 
 import redis
-from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from core.clock import SteadyClock
 from core.errors import StartupError
+from shared_cache.client import Queue
 
 log = logging.getLogger(__name__)
-SOCKET_TIMEOUT_S = 30.0
+CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S = 2.0, 3.0  # people wait behind every call
 CACHE_TIMEOUT_S = 0.25
-MAX_BLOCK_S = 10.0  # below the socket's timeout, so that a quiet wait is not taken for a dead server
+MAX_BLOCK_S = 1.0  # below the timeout of an answer, so that a quiet wait is not taken for a dead server
 KEEPS_ALL = "noeviction"
 MOST_AHEAD_S = 60.0  # of this machine's clock to the server's
 OLDEST_MAJOR = 7  # entries deleted from a stream leave XAUTOCLAIM's answer since 7.0
@@ -31,16 +32,14 @@ def connect(url: str) -> redis.Redis:
     throw away what waits.
     """
     try:
-        client = redis.Redis.from_url(
+        client = Queue.from_url(
             url,
             protocol=2,
             decode_responses=False,
-            socket_timeout=SOCKET_TIMEOUT_S,
-            socket_connect_timeout=3.0,
-            health_check_interval=15,
+            socket_timeout=ANSWER_TIMEOUT_S,
+            socket_connect_timeout=CONNECT_TIMEOUT_S,
             max_connections=256,
-            retry=Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.02), retries=10),
-            retry_on_error=[redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError],
+            retry=Retry(NoBackoff(), 0),  # the Line tries again
         )
         probe = redis.Redis.from_url(url, protocol=2, socket_timeout=3.0, socket_connect_timeout=3.0)
     except ValueError as error:
@@ -134,24 +133,6 @@ def _check_eviction(client: redis.Redis, url: str) -> None:
             f"Redis at {redacted(url)} may throw waiting renders away: its maxmemory-policy is {found}",
             f"run `redis-cli CONFIG SET maxmemory-policy {KEEPS_ALL}` there, and write it into its configuration file",
         )
-
-
-def trouble(error: Exception) -> str:
-    """What keeps Redis from doing what it is asked, and what to do about it, as one sentence for the log."""
-    text = str(error)
-    if isinstance(error, redis.BusyLoadingError):
-        return "Redis is reading its data from disk, which passes"
-    if isinstance(error, redis.OutOfMemoryError):
-        return "Redis is out of memory and takes nothing new; raise its maxmemory, or see `redis-cli --memkeys`"
-    if isinstance(error, redis.ReadOnlyError):
-        return "Redis is read-only, a replica as it seems; point REDIS_URL at the primary"
-    if isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError):
-        return f"Redis refuses what is asked ({text}); check user, password and ACL: +@all ~fl:*"
-    if text.startswith("MISCONF"):
-        return f"Redis cannot write to its disk and takes nothing new; free space there ({text})"
-    if isinstance(error, redis.ConnectionError | redis.TimeoutError):
-        return f"Redis cannot be reached ({text})"
-    return f"Redis answers: {text}"
 
 
 def pop_blocking(client: redis.Redis, keys: Sequence[str], timeout_s: float) -> bytes | None:

@@ -69,6 +69,11 @@ class EmbeddedRedis:
         """The server's process id where this object started it."""
         return None if self._process is None else self._process.pid
 
+    @property
+    def ended(self) -> bool:
+        """Whether a server that this object started is no more."""
+        return self._process is not None and self._process.poll() is not None
+
     def alive(self) -> bool:
         return self._ping() is None
 

@@ -14,7 +14,6 @@ import redis
 
 from core.errors import InvalidInput
 from shared_cache import keys, scripts
-from shared_cache.connect import trouble
 
 log = logging.getLogger(__name__)
 READ_LIMIT = 1000
@@ -95,8 +94,7 @@ class Tail:
                     "list[tuple[bytes, list[StreamEntry]]]",
                     self._client.xread({keys.PULSE: after}, count=READ_LIMIT, block=BLOCK_MS),
                 )
-            except (redis.RedisError, OSError) as error:
-                log.warning("the tail waits: %s", trouble(error))
+            except redis.RedisError:
                 self._stop.wait(0.5)
                 continue
             for entry_id, fields in found[0][1] if found else ():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import redis
@@ -54,8 +55,11 @@ class Signal:
         return pop_blocking(self._client, self._keys, timeout_s) is not None
 
     def notify(self) -> None:
-        """Wakes a waiter; a few tokens are kept, so that several idle workers see a burst."""
-        with self._client.pipeline() as pipe:
+        """Wakes a waiter; a few tokens are kept, so that several idle workers see a burst.
+
+        In an outage nobody is woken; waiters look for themselves now and then.
+        """
+        with suppress(redis.RedisError), self._client.pipeline() as pipe:
             for key in self._keys:
                 pipe.lpush(key, "1")
                 pipe.ltrim(key, 0, 7)

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from core.errors import InvalidInput, NotFound, StartupError
 from core.settings import Settings
-from shared_cache.outage import Fault, Outage
+from shared_cache.outage import PICTURES, Fault, Outage, StoreAway
 
 KEY = re.compile(r"renders/[A-Za-z0-9_-]{1,64}/(?:[0-9]{1,3}\.png|preview\.jpg)", re.ASCII)
 CONTENT_TYPES = {".png": "image/png", ".jpg": "image/jpeg"}
@@ -98,7 +98,7 @@ class DiskObjects:
         self._root = Path(root).resolve()
         self._secret = secret
         self._public_url = (public_url or "").rstrip("/")
-        self._outage = Outage()
+        self._outage = Outage(*PICTURES)
 
     def put(self, key: str, data: bytes, content_type: str) -> None:
         check_content_type(key, content_type)
@@ -106,7 +106,7 @@ class DiskObjects:
         try:
             self._write(key, path, data)
         except OSError as error:
-            raise self._outage.failed(explain(error, self._root)) from error
+            raise self._away(error) from error
         self._outage.worked()
 
     def _write(self, key: str, path: Path, data: bytes) -> None:
@@ -128,7 +128,7 @@ class DiskObjects:
         try:
             return path.read_bytes()
         except OSError as error:
-            raise self._outage.failed(explain(error, self._root)) from error
+            raise self._away(error) from error
 
     def open(self, key: str) -> Path:
         """The object's file.
@@ -160,6 +160,11 @@ class DiskObjects:
             raise InvalidInput("signature", "does not belong to this link")
         if now_s > int(expires):
             raise NotFound("this link has expired")
+
+    def _away(self, error: OSError) -> StoreAway:
+        fault = explain(error, self._root)
+        self._outage.failed(fault)
+        return StoreAway(fault)
 
     def _place(self, key: str) -> Path:
         check_key(key)

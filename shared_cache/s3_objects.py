@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -18,7 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from core.errors import NotFound, StartupError
 from core.settings import Settings
 from shared_cache.objects import check_content_type, check_key, content_type_of, disposition
-from shared_cache.outage import Outage, StoreAway
+from shared_cache.outage import PICTURES, Outage, StoreAway
 from shared_cache.s3_faults import LOGIN, explain
 from shared_cache.sigv4 import LONGEST_S, Login, presign
 
@@ -44,21 +46,24 @@ class S3Objects:
         self._bucket = bucket
         self._prefix = prefix
         self._base_url = base_url
-        self._outage = Outage()
+        self._outage = Outage(*PICTURES)
 
     def put(self, key: str, data: bytes, content_type: str) -> None:
         check_content_type(key, content_type)
-        self._ask("put_object", Key=self._prefix + key, Body=data, ContentType=content_type)
+        with self._told():
+            self._ask("put_object", Key=self._prefix + key, Body=data, ContentType=content_type)
+        self._outage.worked()
 
     def get(self, key: str) -> bytes:
         check_key(key)
-        try:
-            answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)
-            data: bytes = answer["Body"].read()
-        except self._client.exceptions.NoSuchKey:
-            raise NotFound("there is no such picture") from None
-        except (BotoCoreError, ClientError) as error:
-            raise self._unavailable(error) from error
+        with self._told():
+            try:
+                answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)
+                data: bytes = answer["Body"].read()
+            except self._client.exceptions.NoSuchKey:
+                raise NotFound("there is no such picture") from None
+            except (BotoCoreError, ClientError) as error:
+                raise self._away(error) from error
         return data
 
     def sign(self, key: str, ttl_s: float, now_s: float, download: bool = False) -> str:
@@ -71,7 +76,9 @@ class S3Objects:
         }
         url = f"{self._base_url}/{quote(self._prefix + key, safe='/~')}"
         issued = datetime.fromtimestamp(int(now_s), UTC)
-        return presign(url, answer, self._login(), self._client.meta.region_name, issued, int(ttl_s))
+        with self._told():
+            login = self._login()
+        return presign(url, answer, login, self._client.meta.region_name, issued, int(ttl_s))
 
     def check(self, writes: bool) -> None:
         """Raises: Unavailable when the bucket cannot be read, or written to where that is asked."""
@@ -101,27 +108,35 @@ class S3Objects:
         except ClientError as error:
             if error.response["Error"]["Code"] == "NoSuchLifecycleConfiguration":
                 return []
-            raise self._unavailable(error) from error
+            raise self._away(error) from error
         except BotoCoreError as error:
-            raise self._unavailable(error) from error
+            raise self._away(error) from error
         return list(found["Rules"])
 
     def _login(self) -> Login:
         try:
             frozen = self._credentials.get_frozen_credentials()
         except BotoCoreError as error:  # temporary ones that cannot be renewed
-            raise self._unavailable(error) from error
+            raise self._away(error) from error
         return Login(frozen.access_key, frozen.secret_key, frozen.token)
 
     def _ask(self, method: str, **asked: Any) -> None:
         try:
             getattr(self._client, method)(Bucket=self._bucket, **asked)
         except (BotoCoreError, ClientError) as error:
-            raise self._unavailable(error) from error
-        self._outage.worked()
+            raise self._away(error) from error
 
-    def _unavailable(self, error: Exception) -> StoreAway:
-        return self._outage.failed(explain(error, self._client.meta.endpoint_url, self._bucket))
+    def _away(self, error: Exception) -> StoreAway:
+        return StoreAway(explain(error, self._client.meta.endpoint_url, self._bucket))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What fails inside is told to those who run the app; at the start, who starts it is told by the error."""
+        try:
+            yield
+        except StoreAway as away:
+            self._outage.failed(away.fault)
+            raise
 
 
 def open_s3(settings: Settings, writes: bool) -> S3Objects:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -11,9 +10,9 @@ from typing import cast
 import redis
 
 from shared_cache import keys
-from shared_cache.connect import trouble
+from shared_cache.outage import Outage
+from shared_cache.redis_faults import explain
 
-log = logging.getLogger(__name__)
 MAX_VALUE_BYTES = 1 << 20
 AWAY_S = 5.0  # how long a store that failed is left alone
 
@@ -58,7 +57,8 @@ class SharedEmbeddings:
         self._clock = clock
         self._put = client.register_script(PUT)
         self._lock = threading.Lock()
-        self._away_until_s: float | None = None
+        self._away_until_s = clock()
+        self._outage = Outage("encoded prompts cannot be shared", "encoded prompts are shared", clock=clock)
         self._hits = 0
 
     @property
@@ -82,17 +82,13 @@ class SharedEmbeddings:
 
     def _ask(self, call: Callable[[], bytes | None]) -> bytes | None:
         """What the store answers; None while it is left alone, and when it fails."""
-        away_until_s = self._away_until_s
-        if away_until_s is not None and self._clock() < away_until_s:
+        if self._clock() < self._away_until_s:
             return None
         try:
             answer = call()
         except (redis.RedisError, OSError) as error:
-            if away_until_s is None:
-                log.warning("prompts are encoded here alone for now: %s", trouble(error))
             self._away_until_s = self._clock() + AWAY_S
+            self._outage.failed(explain(error))
             return None
-        if away_until_s is not None:
-            log.info("encoded prompts are shared again")
-            self._away_until_s = None
+        self._outage.worked()
         return answer

@@ -27,15 +27,15 @@ def test_keepers_that_ask_with_head_are_answered(client: httpx.Client) -> None:
 def test_readyz_waits_for_every_role(web: Web, client: httpx.Client) -> None:
     registry, model = web.context.registry, web.model
     answer = client.get("/readyz")
-    nobody = {"ready": False, "roles": dict.fromkeys(ROLES, False), "workers": dict.fromkeys(ROLES, 0)}
-    assert (answer.status_code, answer.json()) == (503, nobody)
+    nobody = {"roles": dict.fromkeys(ROLES, False), "workers": dict.fromkeys(ROLES, 0)}
+    assert (answer.status_code, answer.json()) == (503, {"ready": False, "queue": True, **nobody})
     registry.announce("one", {**model, "roles": ROLES[:2], "ready": True})
     answer = client.get("/readyz")
     assert (answer.status_code, answer.json()["workers"]["preview"]) == (503, 1)
     registry.announce("two", {**model, "roles": ROLES[2:], "ready": True})
     answer = client.get("/readyz")
-    everybody = {"ready": True, "roles": dict.fromkeys(ROLES, True), "workers": dict.fromkeys(ROLES, 1)}
-    assert (answer.status_code, answer.json()) == (200, everybody)
+    everybody = {"roles": dict.fromkeys(ROLES, True), "workers": dict.fromkeys(ROLES, 1)}
+    assert (answer.status_code, answer.json()) == (200, {"ready": True, "queue": True, **everybody})
     for worker in ("one", "two"):
         registry.withdraw(worker)
 

@@ -115,7 +115,7 @@ def test_engine_that_raises_does_not_stop_the_others(caplog: pytest.LogCaptureFi
     assert "FakeEngine" in caplog.text
 
 
-def test_trouble_with_the_queue_is_one_line_and_a_pause(
+def test_trouble_with_the_queue_is_a_pause_and_no_line_of_ours(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     preview, final, log, clock = engines(0, 0)
@@ -133,7 +133,7 @@ def test_trouble_with_the_queue_is_one_line_and_a_pause(
     monkeypatch.setattr(stop, "wait", pause)
     loop_of([preview, final], lambda timeout_s: stop.set(), clock).run(stop)
     assert (log, pauses) == (["p"], [OUTAGE_WAIT_S])
-    assert "maxmemory" in caplog.text and "Traceback" not in caplog.text
+    assert not caplog.records  # the queue's client has told
 
 
 def test_run_outlives_a_wait_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ import pytest
 import redis
 
 from core.errors import StartupError
-from shared_cache.connect import connect, pop_blocking, redacted, shared_clock, trouble
+from shared_cache.connect import connect, pop_blocking, redacted, shared_clock
+from shared_cache.redis_faults import explain
 
 
 @pytest.mark.parametrize("url", ["localhost:6379", "http://localhost", ""])
@@ -71,24 +72,25 @@ def test_connect_warns_where_the_policy_cannot_be_ours(
         (redis.ReadOnlyError("You can't write"), "primary"),
         (redis.BusyLoadingError("LOADING"), "passes"),
         (redis.ConnectionError("Connection refused"), "cannot be reached (Connection refused)"),
-        (redis.TimeoutError("Timeout"), "cannot be reached"),
+        (redis.TimeoutError("Timeout"), "does not answer (Timeout)"),
         (redis.AuthenticationError("WRONGPASS"), "password"),
         (redis.exceptions.NoPermissionError("No permissions to access a key"), "ACL"),
         (redis.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"), "free space"),
         (redis.ResponseError("ERR what"), "ERR what"),
     ],
 )
-def test_trouble_names_cause_and_remedy(error: redis.RedisError, words: str) -> None:
-    assert words in trouble(error)
+def test_fault_names_cause_and_remedy(error: redis.RedisError, words: str) -> None:
+    fault = explain(error)
+    assert words in f"{fault.cause}; {fault.remedy}" and fault.remedy
 
 
-def test_trouble_knows_what_a_full_server_answers_to_scripts_too(client: redis.Redis) -> None:
+def test_fault_knows_what_a_full_server_answers_to_scripts_too(client: redis.Redis) -> None:
     client.config_set("maxmemory", 1)
     try:
         for ask in (lambda: client.set("a", "b"), client.register_script("return redis.call('SET', 'a', 'b')")):
             with pytest.raises(redis.RedisError) as failure:
                 ask()
-            assert "maxmemory" in trouble(failure.value)
+            assert "maxmemory" in explain(failure.value).remedy
     finally:
         client.config_set("maxmemory", 0)
 
