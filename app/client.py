@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -15,7 +15,9 @@ from core.errors import FirstlightError, Unavailable
 from core.render import TERMINAL, State
 
 LOOK_AGAIN_S = 0.25
+AWAY_S = 60.0  # how long the server's queue is waited for
 TIMEOUT_S = httpx.Timeout(60.0, connect=5.0)
+READY_TIMEOUT_S = 5.0
 _AGAIN_S = 0.7
 _LOST = (502, 504)  # of a proxy that could not reach the server: nobody knows whether the request did
 _JSON = {"Content-Type": "application/json"}
@@ -31,12 +33,17 @@ class Refused(FirstlightError):
 
 
 class Client:
-    """Speaks to one server. Raises: Refused, Unavailable."""
+    """Speaks to one server; what that cannot do while its queue is away is asked again for AWAY_S.
 
-    def __init__(self, url: str) -> None:
+    tell: hears of such a wait when it begins. Raises: Refused, Unavailable.
+    """
+
+    def __init__(self, url: str, tell: Callable[[str], object] = lambda text: None) -> None:
         self.url = url.rstrip("/") + "/"
         local = urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
         self._http = httpx.Client(base_url=self.url, timeout=TIMEOUT_S, trust_env=not local)
+        self._tell = tell
+        self._away_s: float | None = None  # since when its queue is away
 
     def close(self) -> None:
         self._http.close()
@@ -48,10 +55,16 @@ class Client:
             return False
 
     def ready(self) -> bool:
+        """Raises: Unavailable when its queue has been away for AWAY_S."""
         try:
-            return self._http.get("readyz", timeout=5.0).status_code == 200
+            answer = self._http.get("readyz", timeout=READY_TIMEOUT_S)
         except httpx.HTTPError:
             return False
+        if answer.status_code == 503 and _json_of(answer).get("queue") is False:
+            self._wait_for("the queue cannot be reached")
+        else:
+            self._away_s = None
+        return answer.status_code == 200
 
     def preview(self, fields: dict[str, Any]) -> dict[str, Any]:
         return self._ask("POST", "api/v1/previews", fields)
@@ -102,6 +115,30 @@ class Client:
     def _ask(
         self, method: str, path: str, fields: dict[str, Any] | None = None, headers: dict[str, str] | None = None
     ) -> dict[str, Any]:
+        while (answer := self._send(method, path, fields, headers)).status_code == 503:
+            error = _error_of(answer)
+            if error.get("code") != Unavailable.code:
+                break
+            self._wait_for(str(error.get("message")).partition(";")[0])
+            asked = answer.headers.get("Retry-After", "")
+            time.sleep(float(asked) if asked.isdigit() else _AGAIN_S)
+        self._away_s = None
+        if answer.is_error:
+            raise Refused(_error_of(answer))
+        return dict(answer.json())
+
+    def _wait_for(self, what: str) -> None:
+        """Raises: Unavailable when that has lasted for AWAY_S."""
+        now_s = time.monotonic()
+        if self._away_s is None:
+            self._away_s = now_s
+            self._tell(f"{what}; trying again for {AWAY_S:.0f} s")
+        if now_s - self._away_s >= AWAY_S:
+            raise Unavailable(f"{what}, for {AWAY_S:.0f} s now; the server's log says why and what to do")
+
+    def _send(
+        self, method: str, path: str, fields: dict[str, Any] | None, headers: dict[str, str] | None
+    ) -> httpx.Response:
         # ASCII, and with NaN and lone surrogates as they are: the server names the field and its bound.
         content = None if fields is None else json.dumps(fields)
         try:
@@ -110,19 +147,23 @@ class Client:
             raise self._away(error) from None
         if answer.status_code in _LOST:
             raise Unavailable(f"no answer from behind {self.url}: the proxy there says {answer.status_code}")
-        if answer.is_error:
-            raise Refused(_error_of(answer))
-        return dict(answer.json())
+        return answer
 
     def _away(self, error: httpx.HTTPError) -> Unavailable:
         return Unavailable(f"no answer from {self.url}: {error}")
 
 
-def _error_of(answer: httpx.Response) -> dict[str, Any]:
+def _json_of(answer: httpx.Response) -> dict[str, Any]:
+    """Its JSON object; empty where it is none."""
     try:
-        error = answer.json()["error"]
-    except (ValueError, KeyError, TypeError):
-        error = None
+        found = answer.json()
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {}
+
+
+def _error_of(answer: httpx.Response) -> dict[str, Any]:
+    error = _json_of(answer).get("error")
     return error if isinstance(error, dict) else {"message": f"the server answered {answer.status_code}"}
 
 

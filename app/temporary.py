@@ -36,7 +36,7 @@ def running(settings: Settings) -> Client | None:
     if url is None:
         return None
     try:
-        client = Client(url)
+        client = Client(url, errors_to.print)
     except httpx.InvalidURL:
         raise Unavailable(f"{url} is no address of a server") from None
     if client.alive():
@@ -61,7 +61,7 @@ def server(settings: Settings, say: Callable[[str], None]) -> Iterator[Client]:
     # Said apart: what say is given moves on a terminal only, and this takes minutes.
     errors_to.print("no server here; starting one for the moment")
     with _started(settings) as (child, url):
-        client = Client(url)
+        client = Client(url, errors_to.print)
         try:
             say("loading the model")
             wait_until_ready(client, say, lambda: child.poll() is None)
