@@ -23,6 +23,10 @@ WORKER_PREFIX = "fl:worker:"
 METRICS_PREFIX = "fl:metrics:"
 
 
+def lost(members: str) -> str:
+    return f"{members}:lost"
+
+
 def mail(session: str) -> str:
     return f"fl:mail:{session}"
 

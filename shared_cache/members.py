@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import redis
 
+from shared_cache import keys
+
 TTL_S = 10.0  # a process speaks every few seconds
+LOST_S = 60
+MOST_LOST = 100
 
 LIVING = """
--- KEYS: the set of members. ARGV: what the key of each begins with. Returns member, words, member, words …
+-- KEYS: the set of members, that of the lost. ARGV: what the key of each begins with, how long lost ones are named.
+-- Returns member, words, member, words …
 local said = {}
 for _, member in ipairs(redis.call('SMEMBERS', KEYS[1])) do
   local words = redis.call('GET', ARGV[1] .. member)
@@ -15,7 +22,8 @@ for _, member in ipairs(redis.call('SMEMBERS', KEYS[1])) do
     said[#said + 1] = member
     said[#said + 1] = words
   else
-    redis.call('SREM', KEYS[1], member)  -- one that only paused is added again when it speaks next
+    redis.call('SMOVE', KEYS[1], KEYS[2], member)  -- one that only paused is added again when it speaks next
+    redis.call('EXPIRE', KEYS[2], ARGV[2])
   end
 end
 return said
@@ -44,7 +52,17 @@ class Members:
             pipe.srem(self._names, name)
             pipe.execute()
 
+    def lost(self) -> list[str]:
+        """Those that fell silent without leave in the last minute; each is named once, to one who asks."""
+        found = cast("list[bytes]", self._client.spop(keys.lost(self._names), MOST_LOST))
+        return sorted(name.decode() for name in found)
+
+    def clear(self) -> None:
+        """Forgets everybody."""
+        self._client.delete(*(self._prefix + name for name in self.living()), self._names, keys.lost(self._names))
+
     def living(self) -> dict[str, str]:
         """What each said last, by name in order."""
-        flat = [text.decode() for text in self._living(keys=[self._names], args=[self._prefix])]
+        places = [self._names, keys.lost(self._names)]
+        flat = [text.decode() for text in self._living(keys=places, args=[self._prefix, LOST_S])]
         return dict(sorted(zip(flat[::2], flat[1::2], strict=True)))

@@ -50,8 +50,11 @@ class Registry:
 
     def clear(self) -> None:
         """Forgets everybody, as after a restart; who lives announces itself again."""
-        for worker_id in self._members.living():
-            self.withdraw(worker_id)
+        self._members.clear()
+
+    def lost(self) -> list[str]:
+        """The ids of workers that fell silent without leave; each is named once, to one of those who ask."""
+        return self._members.lost()
 
     def workers(self) -> list[dict[str, Any]]:
         """What the living ones announced last, by id."""

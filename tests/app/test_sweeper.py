@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import redis
 
@@ -90,3 +92,22 @@ def test_what_may_still_be_done_is_waited_for(swept: Swept, queue: redis.Redis) 
     swept.registry.withdraw("w1")
     swept.after(MODEL_PATIENCE_S)
     assert swept.state("decoding") is State.DECODING
+
+
+def test_worker_that_falls_silent_is_told_once_and_one_that_takes_leave_is_not(
+    swept: Swept, caplog: pytest.LogCaptureFixture
+) -> None:
+    info = {"roles": ["final"], "ready": True, "model": "storybook", "version": "0"}
+    for name in ("killed", "paused", "left"):
+        swept.registry.announce(name, info, ttl_s=0.05)
+    swept.staff("0", "final")
+    swept.registry.withdraw("left")
+    time.sleep(0.1)
+    swept.after(1)
+    assert not caplog.records
+    swept.registry.announce("paused", info)
+    for _ in range(8):
+        swept.after(1)
+    assert [record.getMessage() for record in caplog.records] == [
+        "worker killed was not heard of for 15 s; its renders go to others"
+    ]
