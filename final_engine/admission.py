@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection
+from statistics import fmean
 from time import time
 
 from core.errors import InvalidInput, Overloaded
@@ -16,12 +17,13 @@ from final_engine.door import Door, Promise, RenderWish
 from shared_cache.costs import Costs
 from shared_cache.lanes import STANDARD, lane_name
 from shared_cache.previews import Previews, StoredPreview
-from shared_cache.queue import Backlog
+from shared_cache.queue import Ahead, Backlog
 from shared_cache.renders import Record, Renders
 
 MIN_RETRY_S = 1.0
 NOBODY = "no worker is ready to paint, so no deadline can be promised; leave deadline_s out to wait for one"
 NOBODY_RETRY_S = 5.0  # a worker that restarts is back in some seconds
+UNKNOWN_RETRY_S = 30.0  # where nobody works on what waits
 
 
 class Admission:
@@ -103,15 +105,15 @@ class Admission:
 
     def _promise(self, owner: str, wish: RenderWish, bucket: Bucket) -> Promise:
         """Raises: Overloaded when there is no room, or the deadline cannot be met without breaking another's."""
-        workers = self._workers()
-        door = Door(self._costs.load(), self._backlog.ahead_of(owner), workers, self._max_rows, self._clock())
+        table, workers = self._costs.load(), self._workers()
+        door = Door(table, self._backlog.ahead_of(owner), workers, self._max_rows, self._clock())
         promise = door.promise(wish, bucket)
         if wish.deadline_s is not None and workers == 0:
             raise Overloaded(NOBODY, retry_after_s=NOBODY_RETRY_S, predicted_s=promise.total_s)
         if door.ahead.unfinished >= self._capacity:
             raise Overloaded(
                 f"{door.ahead.unfinished} renders wait already, which is all there is room for",
-                retry_after_s=max(MIN_RETRY_S, door.waits_s / door.ahead.unfinished),
+                retry_after_s=_place_in_s(door.ahead, workers, table.stretch),
                 predicted_s=promise.total_s,
             )
         if wish.deadline_s is not None and not promise.kept:
@@ -125,3 +127,11 @@ class Admission:
                 fits=fits,
             )
         return promise
+
+
+def _place_in_s(ahead: Ahead, workers: int, stretch: float) -> float:
+    """Until one of them is likely done, and leaves its place."""
+    works_s = [claim.work_s for claim in (*ahead.running, *ahead.waiting)]
+    if workers == 0 or not works_s:
+        return UNKNOWN_RETRY_S
+    return max(MIN_RETRY_S, stretch * fmean(works_s) / workers)

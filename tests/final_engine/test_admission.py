@@ -9,6 +9,7 @@ from core.errors import BlockedPrompt, Conflict, InvalidInput, Overloaded
 from core.profile import Bucket
 from core.recipe import Handoff
 from core.render import State
+from final_engine.admission import MIN_RETRY_S, UNKNOWN_RETRY_S
 from final_engine.door import RenderWish
 from tests.final_engine.conftest import FinalPath
 from tests.makers import a_final_recipe
@@ -47,6 +48,22 @@ def test_submit_refuses_when_the_lane_is_full(path: FinalPath) -> None:
     with pytest.raises(Overloaded) as caught:
         small.submit("ann", RenderWish(a_final_recipe()))
     assert caught.value.retry_after_s >= 1
+
+
+def test_place_in_a_full_lane_is_promised_by_the_work_that_is_there(path: FinalPath) -> None:
+    path.costs.save("here", COSTS)
+    for _ in range(2):
+        path.submit(steps=50)
+
+    def retry_s(workers: int) -> float:
+        with pytest.raises(Overloaded) as caught:
+            path.admit_with(capacity=2, workers=lambda: workers).submit("bob", RenderWish(a_final_recipe()))
+        return caught.value.retry_after_s
+
+    work_s = COSTS.work_s("128x128", 50, 2, 8)
+    assert work_s > 2 * MIN_RETRY_S
+    assert [retry_s(workers) for workers in (1, 2)] == pytest.approx([work_s, work_s / 2])
+    assert retry_s(0) == UNKNOWN_RETRY_S
 
 
 def test_same_idempotency_key_gives_the_same_render_even_when_full(path: FinalPath) -> None:
