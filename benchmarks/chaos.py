@@ -51,6 +51,7 @@ SIZE = "128x128"
 LINK_MS = 200
 PAUSE_S = (5.0, 11.0)  # between two mishaps
 AWAY_S = 20.0  # the store
+HANG_S = 5.0  # the queue; longer than an answer of it is waited for
 CALM = 30  # renders before the first mishap, to compare with
 END_S = 900.0
 LEASE_S = 2.0
@@ -80,6 +81,13 @@ class Server:
                     return
             time.sleep(0.05)
         raise TimeoutError("the queue did not start")
+
+    def hang(self, seconds: float) -> None:
+        """Neither answers nor refuses for so long."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         if self._process is not None:
@@ -119,13 +127,17 @@ class Chaos:
         for role in ("final", "decode", "finish"):
             self._kill(role)
         self._restart()
+        self._hang()
         self._delete_group()
         self._store_away(away_s)
 
     def _run(self) -> None:
         """The rare ones come in the first minutes, among the others; then the others alone."""
         common: list[Callable[[], None]] = [self._kill_any] * 6 + [self._delete_group] * 2
-        rare: list[list[Callable[[], None]]] = [[self._restart, self._store_away_meanwhile], [self._restart]]
+        rare: list[list[Callable[[], None]]] = [
+            [self._restart, self._store_away_meanwhile],
+            [self._restart, self._hang],
+        ]
         with ExitStack() as ends:
             self._ends = ends
             while not self._stop.is_set():
@@ -154,6 +166,10 @@ class Chaos:
         self._stop.wait(1.0)
         self._cluster.queue.start()
         self.happened["queue killed and started again"] += 1
+
+    def _hang(self) -> None:
+        self._cluster.queue.hang(HANG_S)
+        self.happened["queue hung"] += 1
 
     def _store_away_meanwhile(self) -> None:
         """Other mishaps go on."""

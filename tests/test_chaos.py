@@ -17,7 +17,8 @@ def test_nothing_is_lost_or_done_twice_when_everything_fails_once(tmp_path: Path
         chaos = Chaos(there, seed=1)
         chaos.once_each(AWAY_S)
         outcome = account(there.context, ids, await_all(there.context, ids, timeout_s=240))
-    assert chaos.happened["queue killed and started again"] == chaos.happened["store away"] == 1
+    for what in ("queue killed and started again", "queue hung", "store away"):
+        assert chaos.happened[what] == 1
     assert sum(count for what, count in chaos.happened.items() if what.endswith("worker killed")) == 3
     assert outcome.pop("done") == RENDERS
     assert set(outcome.values()) == {0}, outcome
