@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -123,6 +125,14 @@ def worker(
 
         assert connected.redis_url is not None
         run_worker(wanted, connected, connected.redis_url)
+    _leave()
+
+
+def _leave() -> NoReturn:
+    """All is closed by now; to take apart what torch has built takes seconds, and whoever waits may kill."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def _known_styles(settings: Settings) -> dict[str, Any]:

@@ -52,8 +52,8 @@ def _keep(embedded: EmbeddedRedis, stopping: threading.Event) -> None:
         if embedded.ended and not told:
             log.warning("the queue ended; starting it again")
         try:
-            embedded.start()
+            embedded.start(stopping.is_set)
         except StartupError as error:
-            if not told:
+            if not told and not stopping.is_set():
                 log.error("the queue could not be started again: %s", error)
             told = True

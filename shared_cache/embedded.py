@@ -33,6 +33,7 @@ SOCKET_PATH_BYTES = 100  # the kernel's limit is 108 on Linux, 104 on macOS
 START_TIMEOUT_S = 10.0
 LOADING_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
+PING_TIMEOUT_S = 2.0
 LOG_LINES = 8
 MAX_LOG_BYTES = 1 << 20
 PR_SET_PDEATHSIG = 1
@@ -77,19 +78,20 @@ class EmbeddedRedis:
     def alive(self) -> bool:
         return self._ping() is None
 
-    def start(self) -> str:
+    def start(self, over: Callable[[], bool] = lambda: False) -> str:
         """The URL of a server that answers: a running one of this data folder, or a new one.
 
-        Raises: StartupError when there is no server binary, or it does not come up.
+        over: whether nobody waits for it any more. Raises: StartupError when there is no server binary, or it does not
+        come up in time, or before that is over.
         """
         for folder in (self._folder, self._socket.parent):
             _private_folder(folder)
         with open(self._folder / "server.lock", "a") as lock:
             started_s = time.monotonic()
             while (error := self._ping()) is not None:
-                if _locked(lock.fileno()):
-                    self._launch(find_server(), lock.fileno())
-                elif time.monotonic() - started_s > _patience_s(error):
+                if not over() and _locked(lock.fileno()):
+                    self._launch(find_server(), lock.fileno(), over)
+                elif over() or time.monotonic() - started_s > _patience_s(error):
                     raise StartupError(
                         f"another server holds {self._folder} and does not answer: {error}",
                         f"end it (its pid stands in {self._folder / 'redis.log'}) and start again",
@@ -117,7 +119,9 @@ class EmbeddedRedis:
     def _once(self) -> redis.Redis:
         """A client that does not try again."""
         path = str(self._socket)
-        return redis.Redis(unix_socket_path=path, socket_timeout=2.0, protocol=2, retry=Retry(NoBackoff(), 0))
+        return redis.Redis(
+            unix_socket_path=path, socket_timeout=PING_TIMEOUT_S, protocol=2, retry=Retry(NoBackoff(), 0)
+        )
 
     def _ping(self) -> Exception | None:
         """None when the server answers, else why not."""
@@ -128,7 +132,7 @@ class EmbeddedRedis:
             return error
         return None
 
-    def _launch(self, binary: str, lock: int) -> None:
+    def _launch(self, binary: str, lock: int, over: Callable[[], bool]) -> None:
         log = self._folder / "redis.log"
         if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
             log.unlink()
@@ -139,14 +143,16 @@ class EmbeddedRedis:
             process = _spawn(binary, config, lock)
         except OSError as error:
             raise StartupError(f"{binary} cannot be run: {error}", "install valkey-server, or set REDIS_URL") from error
-        self._await_answer(process, log, log_offset)
+        self._await_answer(process, log, log_offset, over)
         self._process = process
 
-    def _await_answer(self, process: subprocess.Popen[bytes], log: Path, log_offset: int) -> None:
+    def _await_answer(
+        self, process: subprocess.Popen[bytes], log: Path, log_offset: int, over: Callable[[], bool]
+    ) -> None:
         started_s = time.monotonic()
         while (error := self._ping()) is not None:
             ended = process.poll() is not None
-            if ended or time.monotonic() - started_s > _patience_s(error):
+            if ended or over() or time.monotonic() - started_s > _patience_s(error):
                 process.kill()
                 raise StartupError(_failure(process, ended, error, log, log_offset), _remedy(self._folder, log))
             time.sleep(0.005)

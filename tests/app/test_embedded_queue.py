@@ -14,6 +14,7 @@ from app import embedded_queue
 from app.embedded_queue import queue_of
 from core.settings import load_settings
 from shared_cache.connect import connect
+from shared_cache.embedded import EmbeddedRedis
 
 
 def server_pid(folder: Path) -> int:
@@ -41,3 +42,21 @@ def test_given_queue_is_used_as_it_is(tmp_path: Path) -> None:
     with queue_of(load_settings(data_dir=tmp_path, redis_url="redis://somewhere:6379/0")) as settings:
         assert settings.redis_url == "redis://somewhere:6379/0"
     assert not (tmp_path / "redis").exists()
+
+
+def test_who_leaves_does_not_wait_for_a_queue_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded_queue, "LOOK_S", 0.05)
+    monkeypatch.setattr("shared_cache.embedded.PING_TIMEOUT_S", 0.3)
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    owner = EmbeddedRedis(tmp_path)
+    owner.start()
+    assert owner.pid is not None
+    try:
+        with queue_of(load_settings(data_dir=tmp_path)):
+            os.kill(owner.pid, signal.SIGSTOP)
+            time.sleep(0.5)
+            left_s = time.monotonic()
+        assert time.monotonic() - left_s < 3
+    finally:
+        os.kill(owner.pid, signal.SIGCONT)
+        owner.stop()
