@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import PREVIEW_TIMEOUT_MS, Desk
@@ -157,3 +159,48 @@ def test_colours_follow_the_toggle(desk: Desk) -> None:
         seen.add(desk.page.evaluate(background))
     assert len(seen) == 2
     expect(toggle).to_have_attribute("aria-label", "Colours: automatic")
+
+
+TOOLS = """() => {
+  const box = (selector) => document.querySelector(selector).getBoundingClientRect();
+  const covers = (a, b) => a.right > b.left + 0.5 && b.right > a.left + 0.5 && a.bottom > b.top && b.bottom > a.top;
+  const words = (legend) => {
+    const range = document.createRange();
+    range.selectNodeContents(legend);
+    return range.getBoundingClientRect();
+  };
+  const wrong = [];
+  const parts = ['.fl-sizes', '.fl-seed', '#fl-styles'];
+  for (const part of parts) if (box(part).right > box('.fl-write').right + 5) wrong.push(`${part} leaves the page`);
+  for (const [a, b] of [[0, 1], [0, 2], [1, 2]]) {
+    if (covers(box(parts[a]), box(parts[b]))) wrong.push(`${parts[a]} covers ${parts[b]}`);
+  }
+  for (const legend of document.querySelectorAll('.fl-tools legend')) {
+    const own = legend.parentElement.querySelector('div').getBoundingClientRect();
+    if (words(legend).right > own.left + 4.5) wrong.push(`${legend.textContent} is covered`);
+  }
+  if (document.documentElement.scrollWidth > innerWidth) wrong.push('the page scrolls sideways');
+  return wrong;
+}"""
+
+
+def some_styles(count: int) -> list[dict[str, Any]]:
+    facts = {"weight": 1.0, "trigger_words": [], "licence": "unknown", "description": "", "sha256": ""}
+    return [{"id": f"style-{i}", "name": f"Woodblock {i}"[: 5 + i % 9], **facts} for i in range(count)]
+
+
+@pytest.mark.parametrize("count", [0, 4, 5, 9, 14, 40])
+def test_row_of_tools_holds_any_number_of_styles(new_desk: Callable[..., Desk], count: int) -> None:
+    desk = new_desk(viewport={"width": 1280, "height": 900})
+    body = {"styles": some_styles(count), "problems": []}
+    desk.page.route("**/api/v1/styles", lambda route: route.fulfill(json=body))
+    desk.open()
+    chips = desk.page.locator(".fl-chip[data-style]")
+    expect(chips).to_have_count(count)
+    stage = desk.page.locator("#fl-stage").bounding_box()
+    for i in {0, count // 2, count - 1} if count else ():
+        chips.nth(i).get_by_role("button").first.click()
+    assert desk.page.locator("#fl-stage").bounding_box() == stage  # choosing moves nothing below
+    for width in (1024, 1081, 1280, 1440, 1920):
+        desk.page.set_viewport_size({"width": width, "height": 900})
+        assert desk.page.evaluate(TOOLS) == [], width
