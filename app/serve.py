@@ -49,8 +49,8 @@ class Place:
 def serve(settings: Settings, say: Say, announce: bool = True) -> None:
     """Runs until SIGINT or SIGTERM. say gets ("open" | "ready" | "stopped", facts).
 
-    Raises: StartupError for a broken model folder, a taken port, a queue that cannot be reached, and for whatever its
-    worker could never start with.
+    Raises: StartupError for a broken model folder, a taken port or data folder, a queue that cannot be reached, and for
+    whatever its worker could never start with.
     """
     started_s = time.monotonic()
     roles = roles_of(settings.roles)
@@ -60,12 +60,13 @@ def serve(settings: Settings, say: Say, announce: bool = True) -> None:
     with _stopped_by_signals(), ExitStack() as cleanup:
         place = open_place(settings)
         cleanup.callback(place.listener.close)
+        if announce:  # first: a second server of an embedded queue must not touch it
+            alone = settings.redis_url is None
+            cleanup.enter_context(announced(settings.data_dir, place.url, alone))
         settings = cleanup.enter_context(queue_of(settings))
         for worker in _workers(settings):
             worker.start()
             cleanup.callback(worker.stop)
-        if announce:
-            cleanup.enter_context(announced(settings.data_dir, place.url))
         _run_web(settings, place, say, started_s)
     say("stopped", {})
 

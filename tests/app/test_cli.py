@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from app.address import announced, announced_url
+from app.address import announced_url
 from app.cli import _prepare, app
 from app.fleet import row_of
 from app.output import numbered, write_picture
@@ -287,13 +287,6 @@ def test_serve_says_where_it_is_and_ends_with_everything_and_never_loads_torch(t
     assert server.wait(15) == 0
     assert announced_url(tmp_path) is None
     assert not any(psutil.pid_exists(pid) for pid in queue)
-
-
-def test_address_of_another_server_is_left_alone(tmp_path: Path) -> None:
-    with announced(tmp_path, "http://one"):
-        assert announced_url(tmp_path) == "http://one"
-        (tmp_path / "server.json").write_text('{"url": "http://two", "pid": 1}')
-    assert announced_url(tmp_path) == "http://two"
 
 
 def test_style_that_cannot_be_used_is_named_with_its_reason(tmp_path: Path, bundle: Path) -> None:
