@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from app.standing import Stand, Standing
 from core.errors import Unavailable
 from core.recipe import Recipe
 from core.wire import PreviewRequest
@@ -51,5 +52,11 @@ class Asker:
             await asyncio.to_thread(call, argument)
 
 
-def no_answer() -> Unavailable:
-    return Unavailable("no preview worker answered; it may still be starting, try again in a few seconds")
+def no_answer(found: Standing) -> Unavailable:
+    """Why no preview came, by how the preview workers stand."""
+    return Unavailable(found.reason or "no preview worker answered; try again in a few seconds")
+
+
+def hopeless(found: Standing) -> bool:
+    """Whether asking once more is in vain for now, since nobody hears it."""
+    return found.stand in (Stand.WAITING, Stand.AWAY)

@@ -68,7 +68,8 @@ def serve(
 
 def _sentence(what: str, facts: dict[str, Any]) -> str:
     if what == "open":
-        return f"Firstlight is at {facts['url']}\nthe model is loading; Ctrl+C stops everything"
+        worker = "the model is loading" if facts["roles"] else "no worker was asked for; `firstlight worker` is one"
+        return f"Firstlight is at {facts['url']}\n{worker}; Ctrl+C stops everything"
     if what == "ready":
         return f"ready after {facts['seconds']} s"
     return "stopped"

@@ -54,17 +54,22 @@ class Client:
         except httpx.HTTPError:
             return False
 
-    def ready(self) -> bool:
-        """Raises: Unavailable when its queue has been away for AWAY_S."""
+    def awaited(self) -> str:
+        """What the server waits for until it is ready; "" when it is.
+
+        Raises: Unavailable when its queue has been away for AWAY_S.
+        """
         try:
             answer = self._http.get("readyz", timeout=READY_TIMEOUT_S)
-        except httpx.HTTPError:
-            return False
-        if answer.status_code == 503 and _json_of(answer).get("queue") is False:
-            self._wait_for("the queue cannot be reached")
+            found = answer.json()
+            state, reason = found["state"], "" if answer.status_code == 200 else str(found["reason"])
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            return "the server does not answer"
+        if state == "away":
+            self._wait_for(reason)
         else:
             self._away_s = None
-        return answer.status_code == 200
+        return reason
 
     def preview(self, fields: dict[str, Any]) -> dict[str, Any]:
         return self._ask("POST", "api/v1/previews", fields)

@@ -12,6 +12,7 @@ from app.asking import ANSWER_TIMEOUT_S
 from app.pulses import Pulses
 from app.recipes import Recipes
 from app.router import Router
+from app.standing import Standing, standing
 from core.clock import SteadyClock
 from core.errors import StartupError
 from core.metrics import Metrics
@@ -58,6 +59,10 @@ class Context:
     process_id: str
     admission: Admission
     answer_timeout_s: float = ANSWER_TIMEOUT_S
+
+    def previewers(self) -> Standing:
+        """How the workers stand that paint previews; asks the queue."""
+        return standing(self.registry, self.profile.model, ("preview",))
 
 
 def open_context(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> Context:

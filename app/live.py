@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from redis.exceptions import RedisError
 
-from app.asking import REPOSTS, Asker, no_answer
+from app.asking import REPOSTS, Asker, hopeless, no_answer
 from app.bodies import MAX_BODY_BYTES, LiveBody, parse_body, parse_json
 from app.context import Context, context_of
 from app.errors import error_body, queue_away
@@ -154,15 +154,18 @@ class LiveSession:
             await self._socket.send_json(fields)
 
     async def _insist(self) -> None:
-        """Posts the newest request again while nobody answers, and gives up after REPOSTS times."""
+        """Posts the newest request again while nobody answers, REPOSTS times at most; gives up where nobody is."""
         timeout_s = self._asker.timeout_s
         while True:
             await asyncio.sleep(timeout_s / 10)
             late = self._waiting
             if late is None or time.monotonic() - self._asked_s < timeout_s:
                 continue
-            if self._tries == REPOSTS:
-                await self._refuse(late.rev, no_answer())
+            found = await asyncio.to_thread(self._context.previewers)
+            if late is not self._waiting:
+                continue  # answered, or replaced by a newer one, while we looked
+            if self._tries == REPOSTS or hopeless(found):
+                await self._refuse(late.rev, no_answer(found))
             else:
                 self._tries += 1
                 self._asked_s = time.monotonic()

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, Response
-from redis.exceptions import RedisError
 
-from app.roles import ROLES
+from app.standing import Stand, standing
 from app.wants import Here
 from core.errors import NotFound
 from core.profile import ModelProfile, Pool
 from core.recipe import Handoff
-from shared_cache.registry import Registry
 from styles.catalogue import Catalogue, Style
 
 router = APIRouter()
@@ -30,22 +27,17 @@ async def healthz() -> dict[str, str]:
 @router.get("/readyz")
 @router.head("/readyz", include_in_schema=False)
 def readyz(context: Here, response: Response) -> dict[str, Any]:
-    """200 only when a warm worker stands for every role."""
-    found = ready_workers(context.registry, context.profile.model)
-    workers = found or dict.fromkeys(ROLES, 0)
-    roles = {role: count > 0 for role, count in workers.items()}
-    ready = all(roles.values())
+    """200 only when a warm worker stands for every role; else what is waited for."""
+    found = standing(context.registry, context.profile.model)
+    ready = found.stand is Stand.READY
     response.status_code = 200 if ready else 503
-    return {"ready": ready, "queue": found is not None, "roles": roles, "workers": workers}
-
-
-def ready_workers(registry: Registry, model: str) -> Mapping[str, int] | None:
-    """How many workers are ready for each role with this model; None while the queue cannot be used."""
-    try:
-        counts = registry.ready_counts(model)
-    except RedisError:
-        return None
-    return {role: counts[role] for role in ROLES}
+    return {
+        "ready": ready,
+        "state": found.stand.value,
+        "reason": found.reason,
+        "roles": {role: count > 0 for role, count in found.workers.items()},
+        "workers": found.workers,
+    }
 
 
 @router.get("/api/v1/workers")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter
 
-from app.asking import REPOSTS, Asker, no_answer
+from app.asking import REPOSTS, Asker, hopeless, no_answer
 from app.bodies import PreviewBody
 from app.context import Context
+from app.standing import Standing
 from app.wants import Here, Owner
 from core.errors import BlockedPrompt, FirstlightError, InvalidInput, Unavailable
 from core.wire import PreviewRequest
@@ -41,22 +43,27 @@ async def preview_once(context: Context, owner: str, body: PreviewBody) -> dict[
 
     context.router.listen(asker.session, deliver)
     try:
-        header, payload = await _answer(asker, asker.request(0, recipe), answered)
+        header, payload = await _answer(asker, asker.request(0, recipe), answered, context.previewers)
     finally:
         context.router.forget(asker.session)
     return as_json(header, payload)
 
 
-async def _answer(asker: Asker, request: PreviewRequest, answered: asyncio.Future[Answer]) -> Answer:
+async def _answer(
+    asker: Asker, request: PreviewRequest, answered: asyncio.Future[Answer], previewers: Callable[[], Standing]
+) -> Answer:
     try:
         for _ in range(1 + REPOSTS):
             await asker.post(request)
             done, _waiting = await asyncio.wait([answered], timeout=asker.timeout_s)
             if done:
                 return answered.result()
+            found = await asyncio.to_thread(previewers)
+            if hopeless(found):
+                break
     finally:
         await asker.close()
-    raise no_answer()
+    raise no_answer(found)
 
 
 def as_json(header: dict[str, Any], payload: bytes) -> dict[str, Any]:

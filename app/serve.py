@@ -151,14 +151,14 @@ def _run_web(settings: Settings, place: Place, say: Say, started_s: float) -> No
 
 def _watch(url: str, context: Context, server: Any, say: Say, started_s: float) -> None:
     """Says when the page answers, and when the pools are warm."""
-    from app.meta import ready_workers
+    from app.standing import Stand, standing
 
     while not server.started:
         time.sleep(0.02)
-    say("open", {"url": url, "pid": os.getpid()})
+    roles = context.settings.roles.strip()
+    say("open", {"url": url, "pid": os.getpid(), "roles": roles})
     while not server.should_exit:
-        found = ready_workers(context.registry, context.profile.model)
-        if found is not None and all(found.values()):
+        if standing(context.registry, context.profile.model).stand is Stand.READY:
             say("ready", {"seconds": round(time.monotonic() - started_s, 1)})
             return
         time.sleep(0.1)

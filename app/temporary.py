@@ -73,11 +73,12 @@ def server(settings: Settings, say: Callable[[str], None]) -> Iterator[Client]:
 def wait_until_ready(client: Client, say: Callable[[str], None], alive: Callable[[], bool]) -> None:
     """Raises: Unavailable when the server ends or is not ready after READY_TIMEOUT_S."""
     deadline_s = time.monotonic() + READY_TIMEOUT_S
-    while not client.ready():
+    while reason := client.awaited():
         if not alive():
             raise Unavailable("the server ended before it was ready; `firstlight serve` shows why")
         if time.monotonic() > deadline_s:
-            raise Unavailable(f"the server was not ready after {READY_TIMEOUT_S:.0f} s; `firstlight serve` shows why")
+            raise Unavailable(f"the server was not ready after {READY_TIMEOUT_S:.0f} s: {reason}")
+        say(reason)
         time.sleep(0.1)
 
 

@@ -62,20 +62,21 @@ class Registry:
 
     def ready(self, role: str, model: str) -> list[dict[str, Any]]:
         """The living workers that are ready for work in this role that asks for this model."""
-        return [worker for worker in self.workers() if role in ready_of(worker) and _serves(worker, role, model)]
+        return [worker for worker in self.workers() if role in ready_of(worker) and serves(worker, role, model)]
 
     def ready_counts(self, model: str) -> Counter[str]:
         """How many living workers are ready for work that asks for this model, by role."""
-        return Counter(role for worker in self.workers() for role in ready_of(worker) if _serves(worker, role, model))
+        return Counter(role for worker in self.workers() for role in ready_of(worker) if serves(worker, role, model))
 
 
 def lacks(workers: Sequence[Mapping[str, Any]], role: str, model: str) -> bool:
     """Whether these workers have the role, and none of them for what asks for this model."""
     staff = [worker for worker in workers if role in worker.get("roles", ())]
-    return bool(staff) and not any(_serves(worker, role, model) for worker in staff)
+    return bool(staff) and not any(serves(worker, role, model) for worker in staff)
 
 
-def _serves(worker: Mapping[str, Any], role: str, model: str) -> bool:
+def serves(worker: Mapping[str, Any], role: str, model: str) -> bool:
+    """Whether what a worker does in this role is for what asks for this model."""
     return role in ANY_MODEL or model_name(worker.get("model", ""), worker.get("version", "")) == model
 
 

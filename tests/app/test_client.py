@@ -73,7 +73,8 @@ def test_queue_that_is_away_is_waited_for_and_told_once(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("ask", "body"), [(Client.styles, AWAY), (lambda client: client.ready(), {"ready": False, "queue": False})]
+    ("ask", "body"),
+    [(Client.styles, AWAY), (Client.awaited, {"state": "away", "reason": "the queue cannot be reached"})],
 )
 def test_wait_for_a_queue_ends_with_its_reason(
     monkeypatch: pytest.MonkeyPatch, ask: Callable[[Client], Any], body: dict[str, Any]

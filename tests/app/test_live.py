@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -113,7 +115,7 @@ def test_rev_must_grow(web: Web) -> None:
 
 
 def test_a_request_nobody_answers_is_posted_again(web: Web) -> None:
-    with connect(web.socket_url) as live:
+    with announced(web, ready=True), connect(web.socket_url) as live:
         say(live, 1)
         lost = web.pool.take()
         again = web.pool.take(ANSWER_TIMEOUT_S + 2)
@@ -122,13 +124,29 @@ def test_a_request_nobody_answers_is_posted_again(web: Web) -> None:
         assert hear(live)[0]["rev"] == 1
 
 
+@contextmanager
+def announced(web: Web, ready: bool) -> Iterator[None]:
+    """A worker that says it paints previews, and whether it is warm."""
+    web.context.registry.announce("one", {**web.model, "roles": ["preview"], "ready": ready}, 60)
+    yield
+    web.context.registry.withdraw("one")
+
+
 def test_the_last_text_is_answered_even_without_a_worker(web: Web) -> None:
     with connect(web.socket_url) as live:
         say(live, 1)
         say(live, 2)
-        header, _ = hear(live, 6 * ANSWER_TIMEOUT_S)
+        header, _ = hear(live, 2 * ANSWER_TIMEOUT_S)  # nobody is there to ask a second time
         assert header["rev"] == 2
-        assert header["error"]["code"] == "unavailable"
+        error = {"code": "unavailable", "message": "waiting for a worker: there is none for preview"}
+        assert header["error"] == error
+
+
+@pytest.mark.parametrize(("ready", "reason"), [(False, "the model is loading"), (True, "no preview worker answered")])
+def test_the_last_text_is_answered_when_a_worker_is_there_and_silent(web: Web, ready: bool, reason: str) -> None:
+    with announced(web, ready), connect(web.socket_url) as live:
+        say(live, 1)
+        assert reason in hear(live, 6 * ANSWER_TIMEOUT_S)[0]["error"]["message"]
 
 
 def test_an_unseeded_session_keeps_its_seed(web: Web) -> None:

@@ -27,15 +27,21 @@ def test_keepers_that_ask_with_head_are_answered(client: httpx.Client) -> None:
 def test_readyz_waits_for_every_role(web: Web, client: httpx.Client) -> None:
     registry, model = web.context.registry, web.model
     answer = client.get("/readyz")
-    nobody = {"roles": dict.fromkeys(ROLES, False), "workers": dict.fromkeys(ROLES, 0)}
-    assert (answer.status_code, answer.json()) == (503, {"ready": False, "queue": True, **nobody})
+    nobody = {
+        "ready": False,
+        "state": "waiting",
+        "reason": "waiting for a worker: there is none for preview, final, decode, finish",
+        "roles": dict.fromkeys(ROLES, False),
+        "workers": dict.fromkeys(ROLES, 0),
+    }
+    assert (answer.status_code, answer.json()) == (503, nobody)
     registry.announce("one", {**model, "roles": ROLES[:2], "ready": True})
     answer = client.get("/readyz")
     assert (answer.status_code, answer.json()["workers"]["preview"]) == (503, 1)
     registry.announce("two", {**model, "roles": ROLES[2:], "ready": True})
     answer = client.get("/readyz")
     everybody = {"roles": dict.fromkeys(ROLES, True), "workers": dict.fromkeys(ROLES, 1)}
-    assert (answer.status_code, answer.json()) == (200, {"ready": True, "queue": True, **everybody})
+    assert (answer.status_code, answer.json()) == (200, {"ready": True, "state": "ready", "reason": "", **everybody})
     for worker in ("one", "two"):
         registry.withdraw(worker)
 
@@ -45,6 +51,7 @@ def test_readyz_is_not_fooled_by_workers_of_another_version(web: Web, client: ht
     web.context.registry.announce("one", {**other, "roles": ROLES, "ready": True})
     answer = client.get("/readyz")
     assert (answer.status_code, answer.json()["roles"]) == (503, {**dict.fromkeys(ROLES, False), "finish": True})
+    assert answer.json()["reason"].startswith(f"waiting for a worker with {web.context.profile.model}: ")
     web.context.registry.withdraw("one")
 
 

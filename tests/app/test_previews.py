@@ -61,4 +61,5 @@ def test_no_worker_is_503_with_a_time_to_come_back(client: httpx.Client) -> None
     answer = client.post("/api/v1/previews", json={"prompt": "a cat"}, timeout=8 * ANSWER_TIMEOUT_S)
     assert answer.status_code == 503
     assert int(answer.headers["Retry-After"]) > 0
-    assert answer.json()["error"]["code"] == "unavailable"
+    error = {"code": "unavailable", "message": "waiting for a worker: there is none for preview"}
+    assert answer.json()["error"] == error

@@ -181,7 +181,8 @@ def test_renders_are_said_to_wait_when_their_worker_is_gone(new_desk: Callable[.
     desk = new_desk()
     history = [under_way("boat", "running", 90.0), under_way("kite", "queued", 95.0)]
     desk.page.route("**/api/v1/renders", lambda route: route.fulfill(json={"renders": history, "next": None}))
-    desk.page.route("**/readyz", lambda route: route.fulfill(status=503, json={"ready": False}))
+    waiting = {"ready": False, "reason": "waiting for a worker: there is none for final"}
+    desk.page.route("**/readyz", lambda route: route.fulfill(status=503, json=waiting))
     desk.page.clock.install()
     desk.open()
     queue, statuses = desk.page.locator("#fl-queue"), desk.cards().locator(".fl-card-status")

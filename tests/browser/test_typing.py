@@ -148,7 +148,8 @@ def test_word_about_warming_up_stays_when_the_socket_reconnects(new_desk: Callab
         socket.on_message(lambda text: heard.append(text))  # and never answers
 
     desk.page.route_web_socket("**/api/v1/live", serve)
-    desk.page.route("**/readyz", lambda route: route.fulfill(status=503, json={"ready": False}))
+    loading = {"ready": False, "reason": "warming up: the model is loading"}
+    desk.page.route("**/readyz", lambda route: route.fulfill(status=503, json=loading))
     desk.open()
     desk.box.fill("a boat")
     expect(desk.page.locator("#fl-word")).to_contain_text("warming up", timeout=10_000)
@@ -162,3 +163,29 @@ def test_word_about_warming_up_stays_when_the_socket_reconnects(new_desk: Callab
     assert len(opened) == 2
     desk.page.wait_for_timeout(200)
     assert desk.page.evaluate("window.wordVanished") is False
+
+
+def test_accept_gives_up_with_the_reason_when_there_is_no_worker(new_desk: Callable[..., Desk]) -> None:
+    desk = new_desk()
+    reason = "waiting for a worker: there is none for preview"
+    error = {"code": "unavailable", "message": reason}
+
+    def serve(socket: WebSocketRoute) -> None:
+        def answer(text: str | bytes) -> None:
+            rev = json.loads(text)["rev"]
+            if rev > 2:  # not before somebody has pressed Accept
+                socket.send(json.dumps({"rev": rev, "error": error}))
+
+        socket.on_message(answer)
+
+    desk.page.route_web_socket("**/api/v1/live", serve)
+    desk.page.route("**/readyz", lambda route: route.fulfill(status=503, json={"ready": False, "reason": reason}))
+    desk.open()
+    desk.box.fill("a boat")
+    expect(desk.page.locator("#fl-word")).to_have_text(reason, timeout=10_000)
+    desk.page.locator("#fl-accept").click()
+    expect(desk.page.locator("#fl-accept-label")).to_have_text("Accepting…")
+    desk.box.fill("a boat on the sea")
+    expect(desk.page.locator("#fl-said")).to_have_text(f"Not accepted: {reason}")
+    expect(desk.page.locator("#fl-accept-label")).to_have_text("Accept")
+    expect(desk.page.locator("#fl-notice")).to_contain_text("No picture yet")

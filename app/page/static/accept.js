@@ -39,6 +39,13 @@ export class Accept {
     this.refresh();
   }
 
+  /** No picture comes for now, for this reason: whoever waits for one is told, and decides. */
+  giveUp(reason) {
+    if (!this.#waiting) return;
+    this.#waiting = false;
+    this.#say(`Not accepted: ${reason}`, true);
+  }
+
   /** Called whenever the stage or the socket has moved on. */
   refresh() {
     const { shown } = this.stage;

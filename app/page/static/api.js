@@ -38,8 +38,11 @@ async function call(method, path, { body, headers } = {}) {
   return json;
 }
 
-/** Whether the model is loaded and warm. */
-export const isReady = () => fetch(new URL("readyz", document.baseURI)).then((answer) => answer.ok, () => false);
+/** What the server waits for before it can draw, in words; "" when it is ready. */
+export const awaited = () =>
+  fetch(new URL("readyz", document.baseURI))
+    .then((answer) => answer.json())
+    .then((body) => (body.ready ? "" : body.reason), () => "the server cannot be reached");
 
 export const getModels = () => call("GET", "models");
 export const getStyles = () => call("GET", "styles");

@@ -61,6 +61,7 @@ function livePane(root, store, { prompt, more }) {
     frame: (frame) => stage.show(frame),
     trouble: ({ kind, error, rev }) => {
       stage.notice(kind, error, rev);
+      if (kind === "unavailable") pane.accept?.giveUp(error.message);
       refresh();
     },
     behind: (is) => {

@@ -1,6 +1,6 @@
 // Says what is being waited for, when a wait is long enough to be worth a word.
 
-import { isReady } from "./api.js";
+import { awaited } from "./api.js";
 
 const GAP_MS = 1_500;
 const SLOW_MS = 2_500;
@@ -40,10 +40,10 @@ export class Patience {
   }
 
   async #slow() {
-    const ready = await isReady();
+    const reason = await awaited();
     if (!this.#behind || !this.#up) return;
     clearTimeout(this.#timer); // another may have begun meanwhile
-    this.#say(ready ? "still drawing this one" : "warming up: the model is loading");
+    this.#say(reason || "still drawing this one");
     this.#timer = setTimeout(() => this.#slow(), ASK_AGAIN_MS);
   }
 

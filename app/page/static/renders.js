@@ -1,6 +1,6 @@
 // The owner's renders: history from the server, changes from the feed, one card each.
 
-import { cancelRender, getHistory, getRender, isReady } from "./api.js";
+import { awaited, cancelRender, getHistory, getRender } from "./api.js";
 import { Card, ENDED } from "./card.js";
 import { say, seconds } from "./dom.js";
 import { Feed } from "./feed.js";
@@ -135,7 +135,7 @@ export class Renders {
     if (!active.some((card) => card.queued && card.quiet)) this.#ready = true;
     else if (performance.now() - this.#askedAt > READY_MS) {
       this.#askedAt = performance.now();
-      this.#ready = await isReady();
+      this.#ready = (await awaited()) === "";
       this.#summary();
     }
   }

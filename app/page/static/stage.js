@@ -14,7 +14,7 @@ export const EXAMPLES = [
 
 const TITLES = {
   blocked: "This picture is withheld",
-  unavailable: "Warming up",
+  unavailable: "No picture yet",
   offline: "No connection",
   invalid: "This cannot be drawn as it stands",
 };
