@@ -17,7 +17,7 @@ from app.evaluate import evaluate
 from app.export import export
 from app.fleet import workers
 from app.models import models
-from app.output import print_json, tells
+from app.output import print_json, tell_left_out, tells
 from app.probe import probe
 from app.roles import ROLES, roles_of
 from app.verbs import preview, render
@@ -97,8 +97,7 @@ def styles(as_json: AsJson = False) -> None:
         words = ", ".join(style["trigger_words"])
         table.add_row(style["id"], f"{style['weight']:g}", words, style["description"], style["licence"])
     Console().print(table)
-    for problem in found["problems"]:
-        typer.echo(f"left out: {problem['id'] or 'an entry'} ({problem['file']}): {problem['reason']}", err=True)
+    tell_left_out(found["problems"])
 
 
 @app.command()
@@ -143,10 +142,9 @@ def _known_styles(settings: Settings) -> dict[str, Any]:
     if (client := running(settings)) is not None:
         return client.styles()
     from app.meta import describe_catalogue
-    from sampling.profile import load_profile
-    from styles.catalogue import load_catalogue
+    from styles.catalogue import open_catalogue
 
-    return describe_catalogue(load_catalogue(load_profile(settings.model).styles))
+    return describe_catalogue(open_catalogue(settings))
 
 
 def _prepare(exit_with_parent: bool) -> None:

@@ -30,7 +30,7 @@ from shared_cache.previews import Previews, kept_previews
 from shared_cache.queue import Backlog
 from shared_cache.registry import ReadyWorkers, Registry, new_worker_id
 from shared_cache.renders import Renders
-from styles.catalogue import Catalogue, load_catalogue
+from styles.catalogue import Catalogue, open_catalogue
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def open_context(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S)
     if settings.redis_url is None:
         raise StartupError("no queue: REDIS_URL is not set", "start the app with `firstlight serve`, which brings one")
     profile = load_profile(settings.model)
-    catalogue = load_catalogue(profile.styles)
+    catalogue = open_catalogue(settings)
     for problem in catalogue.problems:
         log.warning("style %s is left out: %s: %s", problem.id or "without id", problem.file, problem.reason)
     client = connect(settings.redis_url)

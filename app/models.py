@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from app.output import errors_to, print_json, tells
+from app.output import errors_to, print_json, tell_left_out, tells
 from core.errors import InvalidInput, StartupError
 from core.settings import Settings, load_settings
 
@@ -211,8 +211,14 @@ def check(
     from sampling.memory import free_bytes
     from sampling.plan import plan_of
 
-    plan = plan_of(model or load_settings().model)
-    facts = {**_facts(plan), "checksums": _check_sums(plan), "free_gb": round(free_bytes() / GB, 2)}
+    settings = load_settings(**({} if model is None else {"model": model}))
+    plan = plan_of(settings.model)
+    facts = {
+        **_facts(plan),
+        "checksums": _check_sums(plan),
+        "free_gb": round(free_bytes() / GB, 2),
+        **_styles(settings),
+    }
     if as_json:
         return print_json(facts)
     table = Table("part", "numbers", "on disk", "files", box=None)
@@ -222,6 +228,17 @@ def check(
     needed = ", ".join(f"{gb:.1f} GB as {dtype}" for dtype, gb in facts["memory_gb"].items())
     typer.echo(f"{facts['model']} is whole; {facts['checksums']} checksums were compared")
     typer.echo(f"weights need {needed}; {facts['free_gb']:.1f} GB are free")
+    typer.echo(f"styles: {', '.join(facts['styles']) or 'none'}")
+    tell_left_out(facts["problems"])
+
+
+def _styles(settings: Settings) -> dict[str, Any]:
+    """The styles that fit the model, and what is left out of them."""
+    from app.meta import describe_catalogue
+    from styles.catalogue import open_catalogue
+
+    found = describe_catalogue(open_catalogue(settings))
+    return {"styles": [style["id"] for style in found["styles"]], "problems": found["problems"]}
 
 
 def _facts(plan: Plan) -> dict[str, Any]:

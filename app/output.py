@@ -6,7 +6,7 @@ import functools
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -45,6 +45,12 @@ def tells(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
 def print_json(fields: Any) -> None:
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
+
+
+def tell_left_out(problems: Iterable[Mapping[str, str]]) -> None:
+    """A line for each style that cannot be used, with the reason."""
+    for problem in problems:
+        typer.echo(f"left out: {problem['id'] or 'an entry'} ({problem['file']}): {problem['reason']}", err=True)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ class Recipes:
     def __init__(self, profile: ModelProfile, catalogue: Catalogue) -> None:
         self._profile = profile
         self._weights = {style.id: style.weight for style in catalogue.all()}
+        self._left_out = catalogue.reasons()
 
     def for_preview(self, body: PreviewBody, seed: int | None = None) -> Recipe:
         """seed is what an unseeded body gets; a random one when that is None too."""
@@ -93,6 +94,9 @@ class Recipes:
         return tuple(StyleUse(use.id, float(weight)) for use, weight in zip(uses, weights, strict=True))
 
     def _checked(self, recipe: Recipe, pool: PoolName) -> Recipe:
+        for place, use in enumerate(recipe.styles):
+            if use.id in self._left_out:
+                raise InvalidInput(f"styles.{place}.id", f"{use.id} is left out: {self._left_out[use.id]}")
         check_recipe(recipe, self._profile, self._weights, pool)
         check_prompt(recipe.prompt)
         return recipe

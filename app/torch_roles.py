@@ -45,7 +45,7 @@ from shared_cache.previews import Previews, kept_previews
 from shared_cache.queue import Lanes
 from shared_cache.registry import ReadyWorkers
 from shared_cache.shared_embeddings import SharedEmbeddings
-from styles.catalogue import Catalogue, load_catalogue
+from styles.catalogue import Catalogue, open_catalogue
 
 
 class TorchRoles:
@@ -103,7 +103,7 @@ class TorchRoles:
 
     def _start_engines(self, roles: Collection[str]) -> None:
         """Both pools share the decoder of what is shown before a final is done."""
-        catalogue = load_catalogue(self.model.profile.styles)
+        catalogue = open_catalogue(self._settings)
         encoders = self._encoders(catalogue)
         decoder = Decoder(self.model, "preview")
         if "preview" in roles:

@@ -33,6 +33,7 @@ class Settings(BaseSettings):
     port: int = Field(7860, ge=0, le=65535, description="port the web process listens on")
     data_dir: Path = Field(Path(".firstlight"), description="folder for queue, pictures and secrets")
     model: str = Field("storybook", description="profile, folder, .safetensors file or hub id of the model")
+    styles: Path | None = Field(None, description="folder of LoRA files to offer beside the model's own styles")
     redis_url: str | None = Field(
         None,
         validation_alias=AliasChoices(f"{PREFIX}REDIS_URL", "REDIS_URL"),

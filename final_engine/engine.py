@@ -11,6 +11,7 @@ import redis
 import torch
 
 from core.cost import Part
+from core.errors import InvalidInput
 from core.metrics import Metrics
 from core.profile import Bucket
 from core.render import State
@@ -294,7 +295,8 @@ class FinalEngine:
             self._loop.leave(row_id)
 
     def _fail(self, job: Job, error: Exception | None) -> None:
-        log.error("render %s failed: %s", job.record.id, error, exc_info=error)
+        ours = None if isinstance(error, InvalidInput) else error  # its sentence says all
+        log.error("render %s failed: %s", job.record.id, error, exc_info=ours)
         fail(self._renders, self._metrics, job.record, error)
         self._leave(job)
 

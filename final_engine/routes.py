@@ -6,9 +6,8 @@ from core.errors import StartupError
 from core.recipe import Recipe, StyleUse, spelled
 from core.scheduler import Task
 from core.settings import Settings
-from sampling.profile import load_profile
 from shared_cache.registry import ReadyWorkers
-from styles.catalogue import load_catalogue
+from styles.catalogue import open_catalogue
 
 LEFT_TO_OTHERS_S = 3.0  # a render that waited longer is everybody's
 
@@ -40,7 +39,7 @@ def fused_of(settings: Settings) -> StyleUse | None:
     """Raises: StartupError when the style is not in the model's catalogue, or its weight is no number."""
     if settings.fuse is None:
         return None
-    catalogue = load_catalogue(load_profile(settings.model).styles)
+    catalogue = open_catalogue(settings)
     try:
         use = StyleUse.parse(settings.fuse)
     except ValueError:

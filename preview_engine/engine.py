@@ -170,7 +170,8 @@ class PreviewEngine:
         return work.row.step_index
 
     def _fail(self, request: PreviewRequest, error: Exception | None) -> None:
-        log.error("preview %s failed: %s", request.preview_id, error, exc_info=error)
+        ours = None if isinstance(error, InvalidInput) else error  # its sentence says all
+        log.error("preview %s failed: %s", request.preview_id, error, exc_info=ours)
         self._metrics.previewed("failed")
         self._replies.push(request.reply_to, pack_frame(failure_header(request, error)))
 

@@ -24,20 +24,11 @@ from safetensors.torch import load
 from torch import Tensor
 
 from core.errors import InvalidInput
+from sampling.lora_names import PEFT_CONFIG, PEFT_FILE, fits, foreign_width, misfit, other_kind, plain_name
 from sampling.slots import layer_shapes
 
 log = logging.getLogger(__name__)
-OTHER_KINDS = {
-    "hada_w": "LoHa",
-    "lokr_w": "LoKr",
-    "dora_scale": "DoRA",
-    "lora_magnitude_vector": "DoRA",
-    "oft_blocks": "OFT",
-    "oft_diag": "OFT",
-}
-TEXT_WIDTHS = {768: "SD 1.x", 1024: "SD 2.x", 2048: "SDXL"}
 DOWN, UP = HALVES = (".lora_A.weight", ".lora_B.weight")
-DOWN_MARKS = ("lora_down", "lora.down", "lora_A")
 UNET, TEXT, TEXT_2 = "unet", "text_encoder", "text_encoder_2"
 LAYOUTS: Mapping[str, Mapping[str, str]] = {
     UNET: UNET_TO_DIFFUSERS,
@@ -97,7 +88,7 @@ def read(path: Path, networks: Networks) -> Parts:
     Raises: InvalidInput when the file cannot be read, is not a LoRA, holds what is not finite, lacks half of a layer,
     fits another network, or matches no key.
     """
-    return parse(path.name, content(path), networks)
+    return parse(path.name, content(path), networks, _peft_config(path))
 
 
 def content(path: Path) -> bytes:
@@ -108,8 +99,9 @@ def content(path: Path) -> bytes:
         raise InvalidInput("styles", f"{path.name} cannot be read: {error.strerror}") from error
 
 
-def parse(name: str, data: bytes, networks: Networks) -> Parts:
-    """What the content of a file adds to the networks; name stands in what is said about it.
+def parse(name: str, data: bytes, networks: Networks, beside: Mapping[str, Any] | None = None) -> Parts:
+    """What the content of a file adds to the networks; name stands in what is said about it, beside is what is known
+    of its scales from elsewhere.
 
     Raises: InvalidInput as read does.
     """
@@ -121,7 +113,7 @@ def parse(name: str, data: bytes, networks: Networks) -> Parts:
     except Exception as error:  # the library raises what it happens to stumble over
         raise InvalidInput("styles", f"{name} does not fit this model: {_first_line(error)}") from error
     halves = _named(converted)
-    scales = _Scales({**halves, **_named(alphas or {})}, _metadata(data))
+    scales = _Scales({**halves, **_named(alphas or {})}, {**(beside or {}), **_metadata(data)})
     _check_halves(name, halves)
     parts: dict[str, dict[str, LoraLayer]] = {}
     for component, shapes in networks.shapes.items():
@@ -134,28 +126,18 @@ def parse(name: str, data: bytes, networks: Networks) -> Parts:
 
 def _tensors(name: str, data: bytes, networks: Networks) -> dict[str, Tensor]:
     try:
-        tensors = {key: tensor.to(networks.dtype) for key, tensor in load(data).items()}
+        tensors = {plain_name(key): tensor.to(networks.dtype) for key, tensor in load(data).items()}
     except SafetensorError as error:
         raise InvalidInput("styles", f"{name} cannot be read: {error}") from error
     for key, tensor in tensors.items():
-        kind = next((kind for mark, kind in OTHER_KINDS.items() if mark in key), None)
-        if kind is not None:
+        if (kind := other_kind(key)) is not None:
             raise InvalidInput("styles", f"{name} is a {kind} file, which is not supported; bring it as LoRA")
         if not bool(tensor.isfinite().all()):
             raise InvalidInput("styles", f"{name} holds values that are not finite, the first in {key}")
-        _check_width(name, key, tensor, networks.text_width)
+    reason = foreign_width({key: tensor.shape for key, tensor in tensors.items()}, networks.text_width)
+    if reason is not None:
+        raise InvalidInput("styles", f"{name} {reason}")
     return tensors
-
-
-def _check_width(name: str, key: str, tensor: Tensor, wanted: int) -> None:
-    """What reads the text must be as wide as this model's text."""
-    reads = "attn2" in key and ("to_k" in key or "to_v" in key) and any(mark in key for mark in DOWN_MARKS)
-    width = tensor.shape[1] if tensor.ndim == 2 else None
-    if not reads or width is None or width == wanted:
-        return
-    maker = f"{TEXT_WIDTHS[width]}, " if width in TEXT_WIDTHS else ""
-    message = f"{name} was made for another model ({maker}text {width} wide); this one's text is {wanted} wide"
-    raise InvalidInput("styles", message)
 
 
 def _named(converted: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,6 +191,17 @@ def _metadata(data: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _peft_config(path: Path) -> dict[str, Any]:
+    """The scales of a file that peft's save_pretrained wrote: they stand beside it, whose name is always the same."""
+    if path.name != PEFT_FILE:
+        return {}
+    try:
+        found = json.loads(path.with_name(PEFT_CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {f"{UNET}.{key}": value for key, value in found.items()} if isinstance(found, dict) else {}
+
+
 def _check_halves(name: str, halves: Mapping[str, Any]) -> None:
     """A layer that lacks one of its two matrices would be filled with chance."""
     down, up = ({key.removesuffix(half) for key in halves if key.endswith(half)} for half in HALVES)
@@ -233,10 +226,8 @@ def _layers(
         if not key.startswith(f"{component}.") or not key.endswith(DOWN) or layer is None:
             continue
         down, up = halves[key], halves[key.removesuffix(DOWN) + UP]
-        if not _fits(down, up, shapes[layer]):
-            given, wanted = f"{_plain(down.shape)} and {_plain(up.shape)}", _plain(shapes[layer])
-            message = f"{name} does not fit this model: {layer} has {given}, which do not make up {wanted}"
-            raise InvalidInput("styles", message)
+        if not fits(down.shape, up.shape, shapes[layer]):
+            raise InvalidInput("styles", f"{name} {misfit(layer, down.shape, up.shape, shapes[layer])}")
         scaled = up.flatten(1).float() * scales.of(component, written, len(down))
         layers[layer] = LoraLayer(down.flatten(1), scaled.to(dtype))
     return layers
@@ -246,20 +237,6 @@ def _own_name(written: str, shapes: Mapping[str, Any]) -> str | None:
     """The network's name for a layer; None where it has no such layer."""
     names = (written, written.removeprefix(TEXT_PREFIX), TEXT_PREFIX + written)
     return next((name for name in names if name in shapes), None)
-
-
-def _fits(down: Tensor, up: Tensor, weight: tuple[int, ...]) -> bool:
-    """Matrices of convolutions have a kernel, that of `up` is 1; linear ones may be written as 1 x 1 convolutions."""
-    if down.ndim not in (2, 4) or up.ndim not in (2, 4) or len(down) == 0:
-        return False
-    kernel = tuple(weight[2:]) or (1, 1)
-    given = tuple(down.shape[2:]) or (1, 1)
-    inner = len(down) == up.shape[1] and tuple(up.shape[2:]) in ((), (1, 1))
-    return inner and (up.shape[0], down.shape[1]) == tuple(weight[:2]) and given == kernel
-
-
-def _plain(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape))
 
 
 def _count(name: str, tensors: Mapping[str, Tensor], halves: Mapping[str, Any], parts: Parts, of: Networks) -> None:

@@ -1,6 +1,7 @@
-"""The styles that come with a model: `styles/styles.json` in its folder, beside the LoRA files that it lists.
+"""The styles that a request may name: those of the model's folder `styles`, then those of the folder FIRSTLIGHT_STYLES.
 
-A bad entry is reported and left out; the others stand.
+A folder's LoRA files are its styles; `styles.json` in it may give them names, weights and words. What cannot be used is
+reported and left out; the others stand.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core.errors import InvalidInput
+from core.errors import InvalidInput, StartupError
 from core.profile import Limits
+from core.settings import Settings
+from sampling.lora_names import PEFT_FILE
+from sampling.plan import plan_of
 from shared_cache.safetensors_header import check_safetensors
+from styles.fit import Fit, check_fit
 
 STYLE_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 MAX_WEIGHT = Limits().max_style_weight
@@ -47,7 +52,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """Styles in the order of the file, and what was left out of it."""
+    """Styles in their order, and what was left out of them."""
 
     styles: tuple[Style, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -58,6 +63,10 @@ class Catalogue:
     def get(self, style_id: str) -> Style | None:
         return next((style for style in self.styles if style.id == style_id), None)
 
+    def reasons(self) -> dict[str, str]:
+        """Why styles are left out, by id."""
+        return {problem.id: problem.reason for problem in self.problems if self.get(problem.id) is None}
+
     def ids(self) -> frozenset[str]:
         return frozenset(style.id for style in self.styles)
 
@@ -66,30 +75,67 @@ class Catalogue:
         return {style.id: style.path for style in self.styles}
 
 
-def load_catalogue(folder: Path | None) -> Catalogue:
-    """Reads and checks everything in a model's folder of styles; one without styles.json has none."""
-    listing = None if folder is None else folder / "styles.json"
-    if folder is None or listing is None or not listing.exists():
+def open_catalogue(settings: Settings) -> Catalogue:
+    """The styles that fit the model of these settings.
+
+    Raises: StartupError where the model cannot be used, or FIRSTLIGHT_STYLES names no folder.
+    """
+    plan, own = plan_of(settings.model), settings.styles
+    if own is not None and not own.expanduser().is_dir():
+        cause = f"FIRSTLIGHT_STYLES names {own}, which is not a folder"
+        raise StartupError(cause, "create it, with .safetensors files in it, or unset the variable")
+    if not plan.final.family.styles:
+        if own is not None:
+            raise StartupError(f"styles do not act on {plan.profile.id} yet", "unset FIRSTLIGHT_STYLES")
         return Catalogue()
-    try:
-        entries = json.loads(listing.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        return Catalogue(problems=(Problem("", listing.name, f"cannot be read: {error}"),))
-    if not isinstance(entries, list):
-        return Catalogue(problems=(Problem("", listing.name, "is not a list of styles"),))
+    return load_catalogue(plan.profile.styles, own and own.expanduser(), fit=Fit.of(plan))
+
+
+def load_catalogue(*folders: Path | None, fit: Fit | None = None) -> Catalogue:
+    """Reads and checks everything in folders of styles; without fit, whatever model the files were made for."""
     styles: dict[str, Style] = {}
     problems = []
-    for entry in entries:
-        try:
-            style = _style(folder, entry, styles)
-        except InvalidInput as error:
-            problems.append(Problem(_text_of(entry, "id"), _text_of(entry, "file"), error.message))
-        else:
-            styles[style.id] = style
+    for folder in folders:
+        listed, trouble = ([], None) if folder is None else _listing(folder)
+        problems += [] if trouble is None else [trouble]
+        for entry in listed:
+            try:
+                style = _style(folder or Path(), entry, styles, fit)
+            except InvalidInput as error:
+                file = _text_of(entry, "file")
+                reason = error.message.removeprefix(f"{Path(file).name}: ")
+                problems.append(Problem(_text_of(entry, "id"), file, reason))
+            else:
+                styles[style.id] = style
     return Catalogue(tuple(styles.values()), tuple(problems))
 
 
-def _style(folder: Path, entry: object, known: Mapping[str, Style]) -> Style:
+def _listing(folder: Path) -> tuple[list[Any], Problem | None]:
+    """The entries of styles.json, then one for each file that it does not name; none where it is broken, and why."""
+    listing = folder / "styles.json"
+    try:
+        entries = json.loads(listing.read_text(encoding="utf-8")) if listing.exists() else []
+    except (OSError, ValueError, RecursionError) as error:
+        return [], Problem("", listing.name, f"cannot be read: {error}")
+    if not isinstance(entries, list):
+        return [], Problem("", listing.name, "is not a list of styles")
+    named = {_text_of(entry, "file") for entry in entries}
+    return [*entries, *(entry for entry in _unlisted(folder) if entry["file"] not in named)], None
+
+
+def _unlisted(folder: Path) -> list[dict[str, Any]]:
+    """An entry for each LoRA file of a folder, and for each folder in it that peft's save_pretrained wrote."""
+    found = {path.name: path.stem for path in folder.glob("*.safetensors")}
+    found |= {f"{path.parent.name}/{PEFT_FILE}": path.parent.name for path in folder.glob(f"*/{PEFT_FILE}")}
+    return [{"id": _id_of(name), "file": file, "name": name} for file, name in sorted(found.items())]
+
+
+def _id_of(name: str) -> str:
+    """A style's id from a file's name; the name itself where nothing of it may stand in an id."""
+    return re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-_")[:64] or name
+
+
+def _style(folder: Path, entry: object, known: Mapping[str, Style], fit: Fit | None) -> Style:
     if not isinstance(entry, dict):
         raise InvalidInput("style", "is not an object")
     style_id = _string(entry, "id")
@@ -98,6 +144,8 @@ def _style(folder: Path, entry: object, known: Mapping[str, Style]) -> Style:
     if style_id in known:
         raise InvalidInput("id", "stands twice")
     path = _file(folder, _string(entry, "file"))
+    if fit is not None:
+        check_fit(path, fit)
     return Style(
         id=style_id,
         name=_string(entry, "name", style_id),

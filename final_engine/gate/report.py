@@ -19,10 +19,9 @@ from sampling.judge import load_judge
 from sampling.options import Option, known_options
 from sampling.picture import Pixels
 from sampling.plan import folder_of
-from sampling.profile import load_profile
 from sampling.safety import ImageClassifier
 from sampling.threads import use_threads
-from styles.catalogue import load_catalogue
+from styles.catalogue import open_catalogue
 
 SECONDS_AN_HOUR = 3600
 REFERENCE = "gate"  # the folder of a model that holds its own
@@ -85,7 +84,7 @@ def chosen_options(names: Sequence[str]) -> list[Option]:
 
 
 def cases_of(settings: Settings, short: bool) -> tuple[Case, ...]:
-    return gate_set(load_catalogue(load_profile(settings.model).styles).ids(), short)
+    return gate_set(open_catalogue(settings).ids(), short)
 
 
 def evaluate(
@@ -105,7 +104,7 @@ def evaluate(
     identity = identity_of(model)
     if time_tolerance is not None and reference is not None and reference.identity != identity:
         raise InvalidInput("--time-tolerance", f"the reference was timed with {reference.identity}, this is {identity}")
-    paths = load_catalogue(load_profile(settings.model).styles).paths()
+    paths = open_catalogue(settings).paths()
     classifier = ImageClassifier(settings.nsfw_threshold)
     gate = Gate(model, paths, load_judge(folder_of(settings.model)), classifier, settings.max_final_rows)
     made = gate.paint(cases, told)

@@ -17,6 +17,7 @@ from core.settings import BUNDLED_MODEL
 from sampling import lora
 from sampling.lora import Networks
 from sampling.model import Model
+from styles.fit import Fit, check_fit
 from tests.sampling.style_files import random_layers
 
 UNET_LAYERS = [
@@ -31,6 +32,11 @@ UNET_LAYERS = [
 @pytest.fixture(scope="module")
 def networks(model: Model) -> Networks:
     return model.networks()
+
+
+def a_fit(networks: Networks) -> Fit:
+    """What the catalogue compares files with, of the same networks."""
+    return Fit.made(networks.shapes, networks.text_width)
 
 
 @pytest.fixture
@@ -73,6 +79,8 @@ def test_what_is_wrong_with_a_file_is_said_in_a_sentence(
     with pytest.raises(InvalidInput, match=rf"bad\.safetensors.*{reason}") as caught:
         lora.read(path, networks)
     assert "\n" not in caught.value.message
+    with pytest.raises(InvalidInput, match=reason if kind != "empty" else "no tensors"):
+        check_fit(path, a_fit(networks))  # the catalogue finds it without reading it as a LoRA
 
 
 def test_file_that_is_cut_short_or_gone_is_refused(networks: Networks, ink: Path, tmp_path: Path) -> None:
@@ -154,6 +162,7 @@ def test_every_layout_gives_the_same_layers(
                 tensors[kohya(component, written, "down").split(".")[0] + ".alpha"] = torch.tensor(alpha)
             wanted.setdefault(component, {})[layer] = up.flatten(1) @ down.flatten(1) * (alpha / rank)
     save_file(tensors, tmp_path / "style.safetensors")
+    check_fit(tmp_path / "style.safetensors", a_fit(networks))
     parts = lora.read(tmp_path / "style.safetensors", networks)
     assert {part: set(layers) for part, layers in parts.items()} == {part: set(w) for part, w in wanted.items()}
     for component, layers in wanted.items():
@@ -176,6 +185,7 @@ def test_blocks_of_the_original_layout_are_those_of_diffusers(networks: Networks
         tensors |= {f"{key}.lora_{half.split('|')[1]}.weight": tensor for half, tensor in made.items()}
         tensors[f"{key}.alpha"] = torch.tensor(2.0)
     save_file(tensors, tmp_path / "kohya.safetensors")
+    check_fit(tmp_path / "kohya.safetensors", a_fit(networks))
     layers = lora.read(tmp_path / "kohya.safetensors", networks)[lora.UNET]
     for name, block in blocks.items():
         key = f"lora_unet_{name}_transformer_blocks_0_attn1_to_q"
@@ -205,6 +215,24 @@ def test_alpha_of_the_metadata_counts(networks: Networks, tmp_path: Path, rslora
     plain = [made[f"{layer}|up"] @ made[f"{layer}|down"] for layer in UNET_LAYERS[:2]]
     for layer, delta, factor in zip(UNET_LAYERS, plain, (scale, scale / 4), strict=False):
         torch.testing.assert_close(layers[layer].up @ layers[layer].down, delta * factor)
+
+
+@pytest.mark.parametrize(("beside", "scale"), [(True, 8 / 4), (False, 1.0)])
+def test_file_of_peft_is_read_with_the_scale_that_stands_beside_it(
+    networks: Networks, tmp_path: Path, caplog: pytest.LogCaptureFixture, beside: bool, scale: float
+) -> None:
+    """As save_pretrained of peft writes it for a UNet: its prefix before every name, alpha in another file."""
+    made = random_layers(networks.shapes[lora.UNET], UNET_LAYERS, 4, seed=0)
+    halves = {key: "base_model.model." + peft("", *key.split("|")).removeprefix(".") for key in made}
+    save_file({halves[key]: tensor for key, tensor in made.items()}, tmp_path / "adapter_model.safetensors")
+    if beside:
+        (tmp_path / "adapter_config.json").write_text(json.dumps({"lora_alpha": 8, "r": 4, "use_rslora": False}))
+    check_fit(tmp_path / "adapter_model.safetensors", a_fit(networks))
+    layers = lora.read(tmp_path / "adapter_model.safetensors", networks)[lora.UNET]
+    assert set(layers) == set(UNET_LAYERS) and caplog.text == ""
+    for layer in UNET_LAYERS:
+        delta = made[f"{layer}|up"].flatten(1) @ made[f"{layer}|down"].flatten(1)
+        torch.testing.assert_close(layers[layer].up @ layers[layer].down, delta * scale)
 
 
 def test_fused_file_is_in_the_weights_and_leaves_no_layer_behind(model: Model) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from styles.catalogue import load_catalogue
+from core.errors import StartupError
+from core.settings import load_settings
+from styles.catalogue import load_catalogue, open_catalogue
 from tests.shared_cache.makers import write_safetensors
 
 
@@ -117,7 +119,7 @@ def test_link_that_leads_outside_is_left_out(tmp_path: Path) -> None:
     a_model(tmp_path, [an_entry("linked"), an_entry("ink")])
     outside = write_safetensors(tmp_path / "outside.safetensors")
     (tmp_path / "styles" / "linked.safetensors").symlink_to(outside)
-    assert [style.id for style in load_catalogue(tmp_path / "styles").all()] == ["ink"]
+    assert [style.id for style in load_catalogue(tmp_path / "styles").all()] == ["ink", "noto"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"styles": []}', "\xff"])
@@ -127,3 +129,50 @@ def test_broken_listing_is_one_problem(tmp_path: Path, text: str) -> None:
     catalogue = load_catalogue(tmp_path / "styles")
     assert catalogue.all() == ()
     assert [problem.file for problem in catalogue.problems] == ["styles.json"]
+
+
+def test_reason_names_the_file_once(tmp_path: Path) -> None:
+    folder = a_model(tmp_path, [an_entry("trunc")]) / "styles"
+    (folder / "trunc.safetensors").write_bytes(b"short")
+    (problem,) = [one for one in load_catalogue(folder).problems if one.id == "trunc"]
+    assert (problem.file, problem.reason) == ("trunc.safetensors", "is cut off: 5 bytes")
+
+
+def test_files_without_an_entry_are_styles_named_after_themselves(tmp_path: Path) -> None:
+    for name in ("Oil on Canvas v1.2", "ink", "mine/adapter_model", "mine/other"):
+        write_safetensors(tmp_path / f"{name}.safetensors")
+    (tmp_path / "styles.json").write_text(json.dumps([an_entry("drawing", file="ink.safetensors")]))
+    catalogue = load_catalogue(tmp_path)
+    assert catalogue.problems == ()
+    assert [(style.id, style.name, style.weight) for style in catalogue.all()] == [
+        ("drawing", "Ink", 0.8),
+        ("oil-on-canvas-v1-2", "Oil on Canvas v1.2", 1.0),
+        ("mine", "mine", 1.0),
+    ]
+
+
+def test_second_folder_comes_after_the_first_and_cannot_take_its_ids(tmp_path: Path) -> None:
+    for folder, name in (("model", "ink"), ("own", "ink"), ("own", "felt"), ("own", "画")):
+        write_safetensors(tmp_path / folder / f"{name}.safetensors")
+    catalogue = load_catalogue(tmp_path / "model", tmp_path / "own")
+    assert [style.path for style in catalogue.all()] == [
+        tmp_path / "model" / "ink.safetensors",
+        tmp_path / "own" / "felt.safetensors",
+    ]
+    assert {problem.file: problem.reason for problem in catalogue.problems} == {
+        "ink.safetensors": "id: stands twice",
+        "画.safetensors": "id: must be small letters, digits, - and _, at most 64",
+    }
+
+
+def test_styles_of_another_model_are_left_out_and_the_models_own_stand(tmp_path: Path, bundle: Path) -> None:
+    tensor = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
+    write_safetensors(tmp_path / "foreign.safetensors", {"other.weight": tensor})
+    catalogue = open_catalogue(load_settings(model=str(bundle), styles=tmp_path))
+    assert catalogue.ids() == {"ink", "noto"}
+    assert catalogue.reasons() == {"foreign": "0 of 1 keys matched this model"}
+
+
+def test_folder_of_styles_that_is_not_there_is_named_with_the_remedy(tmp_path: Path, bundle: Path) -> None:
+    with pytest.raises(StartupError, match=r"FIRSTLIGHT_STYLES names .*, which is not a folder"):
+        open_catalogue(load_settings(model=str(bundle), styles=tmp_path / "none"))

@@ -1,0 +1,67 @@
+"""What the names and shapes in a LoRA file say, whoever reads it. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+OTHER_KINDS = {
+    "hada_w": "LoHa",
+    "lokr_w": "LoKr",
+    "dora_scale": "DoRA",
+    "lora_magnitude_vector": "DoRA",
+    "oft_blocks": "OFT",
+    "oft_diag": "OFT",
+}
+TEXT_WIDTHS = {768: "SD 1.x", 1024: "SD 2.x", 2048: "SDXL"}
+HALF_MARKS = (("lora_linear_layer.down", "lora_linear_layer.up"), ("lora_down", "lora_up"), ("lora.down", "lora.up"),
+              ("lora_A", "lora_B"))  # fmt: skip
+PEFT_PREFIX = "base_model.model."  # what peft's save_pretrained puts before the names of the network it was given
+PEFT_FILE, PEFT_CONFIG = "adapter_model.safetensors", "adapter_config.json"  # that it writes
+Shape = Sequence[int]
+
+
+def plain_name(key: str) -> str:
+    """A tensor's name without peft's prefix; what stands behind that is the UNet where it names no component."""
+    if not key.startswith(PEFT_PREFIX):
+        return key
+    rest = key.removeprefix(PEFT_PREFIX)
+    return rest if rest.startswith(("unet.", "text_encoder")) else f"unet.{rest}"
+
+
+def other_kind(key: str) -> str | None:
+    """The name of the kind of adapter that is no LoRA, where a tensor's name gives it away."""
+    return next((kind for mark, kind in OTHER_KINDS.items() if mark in key), None)
+
+
+def foreign_width(shapes: Mapping[str, Shape], wanted: int) -> str | None:
+    """Why a file does not fit a model whose text is this wide: what reads the text must be as wide."""
+    for key, shape in shapes.items():
+        reads = "attn2" in key and ("to_k" in key or "to_v" in key) and any(down in key for down, _ in HALF_MARKS)
+        if not reads or len(shape) != 2 or shape[1] == wanted:
+            continue
+        maker = f"{TEXT_WIDTHS[shape[1]]}, " if shape[1] in TEXT_WIDTHS else ""
+        return f"was made for another model ({maker}text {shape[1]} wide); this one's text is {wanted} wide"
+    return None
+
+
+def fits(down: Shape, up: Shape, weight: Shape) -> bool:
+    """Whether two matrices make up a weight.
+
+    Those of convolutions have a kernel, that of `up` is 1; linear ones may be written as 1 x 1 convolutions.
+    """
+    if len(down) not in (2, 4) or len(up) not in (2, 4) or down[0] == 0:
+        return False
+    kernel = tuple(weight[2:]) or (1, 1)
+    given = tuple(down[2:]) or (1, 1)
+    inner = down[0] == up[1] and tuple(up[2:]) in ((), (1, 1))
+    return inner and (up[0], down[1]) == tuple(weight[:2]) and given == kernel
+
+
+def misfit(layer: str, down: Shape, up: Shape, weight: Shape) -> str:
+    """The sentence about matrices that do not fit."""
+    given, wanted = f"{_plain(down)} and {_plain(up)}", _plain(weight)
+    return f"does not fit this model: {layer} has {given}, which do not make up {wanted}"
+
+
+def _plain(shape: Shape) -> str:
+    return " x ".join(map(str, shape))

@@ -1,0 +1,146 @@
+"""What can be known of a LoRA file before anybody reads it as one: kind, numbers, names and shapes. No torch.
+
+Where a layout's names are not those of the network, the worker's own reading (sampling/lora.py) has the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from core.errors import InvalidInput
+from sampling.lora_names import HALF_MARKS, PEFT_PREFIX, Shape, fits, foreign_width, misfit, other_kind, plain_name
+from sampling.plan import Plan
+from shared_cache.safetensors_header import read_header
+
+UNET, TEXT, TEXT_2 = "unet", "text_encoder", "text_encoder_2"
+PREFIXES = {  # of names with _ for dots; the first that fits counts
+    "lora_unet_": UNET, "unet_": UNET, "lora_te1_": TEXT, "lora_te2_": TEXT_2, "lora_te_": TEXT,
+    "text_encoder_2_": TEXT_2, "text_encoder_": TEXT,
+}  # fmt: skip
+UNMAPPED = ("input_blocks", "output_blocks", "middle_block", "_processor_", "self_attn_to_")  # layouts of other names
+FLOATS: Mapping[str, np.dtype[Any]] = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
+BFLOAT_EXPONENT = 0x7F80  # all ones: infinite, or not a number
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What a file must fit: the weights of the networks, by component and name with _ for dots, and the text's width.
+
+    Shapes: [out, in, *kernel]. Empty where the model lies under the names of the original code.
+    """
+
+    layers: Mapping[tuple[str, str], Shape]
+    text_width: int
+
+    @classmethod
+    def of(cls, plan: Plan) -> Fit:
+        shapes = {
+            part.name: {name.removesuffix(".weight"): entry["shape"] for name, entry in part.tensors().items()}
+            for part in (plan.final.network, *plan.final.text)
+            if not part.original
+        }
+        return cls.made(shapes, int(plan.final.network.config["cross_attention_dim"]))
+
+    @classmethod
+    def made(cls, shapes: Mapping[str, Mapping[str, Shape]], text_width: int) -> Fit:
+        """Of the shapes of each component's weights, by layer; what is no matrix or convolution is left out."""
+        layers = {
+            (component, _flat(name)): shape
+            for component, named in shapes.items()
+            for name, shape in named.items()
+            if len(shape) in (2, 4)
+        }
+        return cls(layers, text_width)
+
+
+def check_fit(path: Path, fit: Fit) -> None:
+    """Raises: InvalidInput, whose field is the file's name, for a file that no worker could use."""
+    header = read_header(path)
+    header.pop("__metadata__", None)
+    reason = _wrong_names(header, fit) or _not_finite(path, header)
+    if reason is not None:
+        raise InvalidInput(path.name, reason)
+
+
+def _wrong_names(header: Mapping[str, Any], fit: Fit) -> str | None:
+    kind = next(filter(None, map(other_kind, header)), None)
+    if kind is not None:
+        return f"is a {kind} file, which is not supported; bring it as LoRA"
+    shapes = {plain_name(key): entry["shape"] for key, entry in header.items()}
+    pairs = {key: _other_half(key) for key in shapes}
+    downs = {key: up for key, (up, is_down) in pairs.items() if is_down}
+    lacking = sorted(key for key, (other, _) in pairs.items() if other and other not in shapes)
+    if lacking:
+        return f"{len(lacking)} layers lack one of two matrices, as {lacking[0]}"
+    return foreign_width(shapes, fit.text_width) or _misfit(shapes, downs, fit)
+
+
+def _misfit(shapes: Mapping[str, Shape], downs: Mapping[str, str], fit: Fit) -> str | None:
+    matched = 0
+    layers = {down: _flat(down[: down.index(_mark(down))]) for down in downs}
+    for down, up in downs.items():
+        layer = layers[down]
+        weight = fit.layers.get(_placed(layer))
+        if weight is None:
+            continue
+        if not fits(shapes[down], shapes[up], weight):
+            return misfit(layer, shapes[down], shapes[up], weight)
+        matched += 1
+    guessed = not fit.layers or any(mark in layer for layer in layers.values() for mark in UNMAPPED)
+    if matched or (downs and guessed):
+        return None
+    hint = "; of what peft's save_pretrained writes, the UNet's is read" if _of_peft_text(shapes) else ""
+    return f"0 of {len(shapes)} keys matched this model{hint}"
+
+
+def _of_peft_text(shapes: Mapping[str, Shape]) -> bool:
+    return any(key.startswith("unet.text_model.") for key in shapes)
+
+
+def _other_half(key: str) -> tuple[str, bool]:
+    """The name of the matrix that belongs to this one, "" where it is none; whether this one is the lower."""
+    for down, up in HALF_MARKS:
+        if down in key:
+            return key.replace(down, up), True
+        if up in key:
+            return key.replace(up, down), False
+    return "", False
+
+
+def _mark(key: str) -> str:
+    return next(down for down, _ in HALF_MARKS if down in key)
+
+
+def _flat(name: str) -> str:
+    return name.replace(".", "_").replace("text_model_", "").rstrip("_")
+
+
+def _placed(layer: str) -> tuple[str, str]:
+    """The component and the layer in it; a name without either's prefix is the UNet's."""
+    for prefix, component in PREFIXES.items():
+        if layer.startswith(prefix):
+            return component, layer.removeprefix(prefix)
+    return UNET, layer
+
+
+def _not_finite(path: Path, header: Mapping[str, Any]) -> str | None:
+    with open(path, "rb") as file:
+        start = 8 + int.from_bytes(file.read(8), "little")
+        for key, entry in header.items():
+            begin, end = entry["data_offsets"]
+            file.seek(start + begin)
+            if not _finite(entry["dtype"], file.read(end - begin)):
+                return f"holds values that are not finite, the first in {key.removeprefix(PEFT_PREFIX)}"
+    return None
+
+
+def _finite(dtype: str, data: bytes) -> bool:
+    if dtype == "BF16":
+        return not bool(((np.frombuffer(data, "<u2") & BFLOAT_EXPONENT) == BFLOAT_EXPONENT).any())
+    kind = FLOATS.get(dtype)
+    return kind is None or bool(np.isfinite(np.frombuffer(data, kind)).all())
