@@ -13,6 +13,7 @@ NAMES = (
     "mixed_styles",
     "cache",
     "prediction",
+    "compiled",
     "throughput",
     "goodput",
     "simulate",
