@@ -158,17 +158,11 @@ class Client:
         return Unavailable(f"no answer from {self.url}: {error}")
 
 
-def _json_of(answer: httpx.Response) -> dict[str, Any]:
-    """Its JSON object; empty where it is none."""
-    try:
-        found = answer.json()
-    except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {}
-
-
 def _error_of(answer: httpx.Response) -> dict[str, Any]:
-    error = _json_of(answer).get("error")
+    try:
+        error = answer.json()["error"]
+    except (ValueError, KeyError, TypeError):
+        error = None
     return error if isinstance(error, dict) else {"message": f"the server answered {answer.status_code}"}
 
 

@@ -78,8 +78,7 @@ def _submit(context: Context, owner: str, body: RenderBody, idempotency_key: str
     recipe = _recipe(context, owner, body)
     if recipe.seed + body.n - 1 > limits.max_seed:
         raise InvalidInput("seed", f"must leave room for {body.n} images; at most {limits.max_seed - body.n + 1}")
-    negatives = context.profile.final.negatives
-    wish = RenderWish(recipe, body.n, body.preview_id, body.deadline_s, negatives)
+    wish = RenderWish(recipe, n=body.n, preview_id=body.preview_id, deadline_s=body.deadline_s)
     return context.admission.submit(owner, wish, idempotency)
 
 

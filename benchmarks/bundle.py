@@ -65,16 +65,20 @@ def load_parts(max_rows: int = 8, style_slots: int = 8) -> Parts:
     return Parts(model, encoder, Decoder(model, "preview"), loop("preview"), loop("final"))
 
 
-def run(loop: StepLoop, rows: Sequence[Row]) -> None:
-    """Steps until every row has finished."""
+def run(loop: StepLoop, rows: Sequence[Row]) -> list[float]:
+    """Steps until every row has finished; the seconds of each."""
     for row in rows:
         loop.join(row)
+    seconds = []
     while loop.rows:
         report = loop.step()
         for _, error in report.failed:
             raise error
         if report.batch_size == 0:
             sleep(0.001)  # a style is being read
+        else:
+            seconds.append(report.seconds)
+    return seconds
 
 
 def prompts(count: int) -> list[str]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.bundle import SQUARE, run
 from benchmarks.report import emit
-from core.profile import Bucket
 from core.recipe import Sampler
 from sampling.bank import Bank
 from sampling.compiled import compilations
@@ -25,7 +25,7 @@ from sampling.rows import Row
 from sampling.tuning import Compile, Tuning
 from shared_cache.embeddings import ByteLRU
 
-COUNTS, STEPS, BUCKET = (1, 2), 12, Bucket(128, 128)
+COUNTS, STEPS = (1, 2), 12
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
         }
         rows.append([mode.value, round(one["compile_s"], 1), one["recompiled"], f"{away:.0e}", *ratios.values()])
     columns = ["compiled", "compile s", "recompiled", "latents off by", *(f"step, {n} guided" for n in COUNTS)]
-    emit("compiled", {"bucket": str(BUCKET), "rows": COUNTS, "steps": STEPS}, figures, columns, rows)
+    emit("compiled", {"bucket": str(SQUARE), "rows": COUNTS, "steps": STEPS}, figures, columns, rows)
 
 
 def measure(mode: Compile) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def paint(loop: StepLoop, encoder: Encoder, count: int) -> tuple[torch.Tensor, f
     rows = [
         Row(
             id=f"{count}-{i}",
-            bucket=BUCKET,
+            bucket=SQUARE,
             steps=STEPS,
             guidance_scale=3.0,
             sampler=Sampler.EULER,
@@ -83,14 +83,7 @@ def paint(loop: StepLoop, encoder: Encoder, count: int) -> tuple[torch.Tensor, f
         )
         for i in range(count)
     ]
-    for row in rows:
-        loop.join(row)
-    seconds = []
-    while loop.rows:
-        report = loop.step()
-        for _, error in report.failed:
-            raise error
-        seconds.append(report.seconds)
+    seconds = run(loop, rows)
     return torch.stack([row.latents for row in rows]), statistics.median(seconds)
 
 

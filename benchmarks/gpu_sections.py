@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from diffusers import EulerDiscreteScheduler, StableDiffusionXLPipeline
 
+from benchmarks.bundle import run
 from benchmarks.gpu_model import FULL, write_styles
 from benchmarks.gpu_run import Check, Figures, seconds_of
 from core.profile import Bucket
@@ -75,26 +76,12 @@ def row_of(
     )
 
 
-def run_rows(loop: StepLoop, rows: Sequence[Row]) -> list[float]:
-    """Seconds of each step until all rows are done."""
-    for row in rows:
-        loop.join(row)
-    times = []
-    while loop.rows:
-        report = loop.step()
-        for _, error in report.failed:
-            raise error
-        if report.batch_size:
-            times.append(report.seconds)
-    return times
-
-
 def step_s(check: Check, loop: StepLoop, side: int, count: int, styles: Sequence[str] = ()) -> float:
     """Seconds of one step of so many network rows; the first two set it up."""
     steps = 2 + check.scale.rounds
     names = [styles[i % len(styles)] if styles else "" for i in range(count)]
     rows = [row_of(check.model, side, f"{i}", steps, style=name) for i, name in enumerate(names)]
-    return statistics.median(run_rows(loop, rows)[2:])
+    return statistics.median(run(loop, rows)[2:])
 
 
 def step(check: Check) -> Figures:
@@ -113,9 +100,9 @@ def flops(check: Check, side: int) -> float:
     from torch.utils.flop_counter import FlopCounterMode
 
     loop = loop_of(check, "final")
-    run_rows(loop, [row_of(check.model, side, "0", 1)])  # on a processor the network is recorded here, uncounted
+    run(loop, [row_of(check.model, side, "0", 1)])  # on a processor the network is recorded here, uncounted
     with FlopCounterMode(display=False) as counter:
-        run_rows(loop, [row_of(check.model, side, "0", 1)])
+        run(loop, [row_of(check.model, side, "0", 1)])
     return float(counter.get_total_flops())
 
 
@@ -137,7 +124,7 @@ def final(check: Check) -> Figures:
 
 def render(check: Check, loop: StepLoop) -> None:
     row = row_of(check.model, check.scale.large_side, "final", check.scale.steps, guided=True)
-    run_rows(loop, [row])
+    run(loop, [row])
     Decoder(check.model, "final").decode(row.latents[None])
 
 
@@ -175,7 +162,7 @@ def previews(check: Check, loop: StepLoop) -> Figures:
 
             def paint(decoder: Decoder = decoder, count: int = count) -> None:
                 rows = [row_of(check.model, side, f"{i}", 1, one=True) for i in range(count)]
-                run_rows(loop, rows)
+                run(loop, rows)
                 decoder.decode(torch.stack([row.latents for row in rows]))
 
             took_s = seconds_of(check, paint)
@@ -193,9 +180,7 @@ def styled(check: Check, model: Model) -> Figures:
     """What a style of its own for each row adds to a step, once all of them are at hand."""
     paths = write_styles(check.folder, model.unet("final"), STYLES, check.scale.rank)
     loop = loop_of(check, "final", model, paths)
-    run_rows(
-        loop, [row_of(model, check.scale.small_side, style, 1, style=style) for style in paths]
-    )  # at hand from here
+    run(loop, [row_of(model, check.scale.small_side, style, 1, style=style) for style in paths])  # at hand from here
     for side, count in ((check.scale.small_side, max(check.scale.step_rows)), (check.scale.large_side, 2)):
         plain, with_styles = (step_s(check, loop, side, count, names) for names in ((), list(paths)))
         yield f"{side}² {count} rows, each its style", 1000 * with_styles, "ms"
@@ -234,7 +219,7 @@ def with_compiler(check: Check, what: Compile, counts: Sequence[int]) -> Figures
     started_s = time.perf_counter()
     with loop.denoiser.compiled.compiling():
         for side, count in shapes:
-            run_rows(loop, [row_of(model, side, f"{i}", 1) for i in range(count)])
+            run(loop, [row_of(model, side, f"{i}", 1) for i in range(count)])
     yield "compiling", time.perf_counter() - started_s, "s"
     before = compilations()
     for side, count in shapes:

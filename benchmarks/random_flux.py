@@ -65,7 +65,7 @@ def shapes_of(part: Part) -> Shapes:
 def write_kind(folder: Path, kind: str) -> int:
     """As the hub has it, the transformer in shards; the number of the transformer's parameters."""
     shutil.copytree(SDXL / "tokenizer", folder / "tokenizer")
-    _write_t5_tokenizer(folder / "tokenizer_2")
+    letters_tokenizer(LETTERS).save_pretrained(folder / "tokenizer_2")
     _write_config(folder / "model_index.json", {"_class_name": "FluxPipeline"})
     _write_config(folder / "scheduler" / "scheduler_config.json", SCHEDULERS[kind])
     for name, part in parts(kind).items():
@@ -83,8 +83,8 @@ def _write_config(path: Path, config: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(config))
 
 
-def _write_t5_tokenizer(folder: Path) -> None:
+def letters_tokenizer(letters: str) -> T5Tokenizer:
     """Reads letter by letter: the published vocabulary is not ours to pass on."""
     pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0)]
-    pieces += [(start + letter, -3.0) for start in ("", "▁") for letter in LETTERS]
-    T5Tokenizer(vocab=pieces, extra_ids=0).save_pretrained(folder)
+    pieces += [(start + letter, -3.0 - i / 10) for start in ("", "▁") for i, letter in enumerate(letters)]
+    return T5Tokenizer(vocab=pieces, extra_ids=0)

@@ -30,7 +30,7 @@ from benchmarks.charts import charts
 from benchmarks.loads import Arrival, capacity, poisson
 from benchmarks.report import emit, percentile
 from core.cost import ANY, CostMeter, CostTable, Part
-from core.profile import Bucket
+from core.profile import Bucket, Pool
 from core.recipe import Recipe, Sampler
 from core.render import State
 from core.scheduler import BatchingMode, Claim, Forecast, Task, claim_of, policy_of
@@ -47,6 +47,7 @@ SMALL = "512x512"
 MAX_ROWS = 16
 SLACK = (2.0, 6.0)
 WISH = Recipe("", "", 0, 1024, 1024, 30, 5.0, Sampler.EULER, (), "sdxl", "1.0")
+POOL = Pool(WISH.sampler, WISH.steps, WISH.guidance_scale, tuple(map(Bucket.parse, (*LARGE, SMALL))))
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
@@ -166,7 +167,7 @@ class Fleet:
         claims, rows = tuple(self._claim(task) for task in running), sum(task.rows for task in running)
         ahead = Ahead(0, len(self._waiting), claims, rows, tuple(seen))
         wish = RenderWish(replace(WISH, steps=arrival.steps), deadline_s=arrival.limit_s)
-        door = Door(self._meter.table(), ahead, self._gpus, MAX_ROWS, arrival.at_s)
+        door = Door(self._meter.table(), ahead, self._gpus, MAX_ROWS, arrival.at_s, POOL)
         return door.promise(wish, Bucket.parse(arrival.bucket)).kept
 
     def _claim(self, task: Task) -> Claim:

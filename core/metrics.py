@@ -136,11 +136,10 @@ class Metrics:
         For one thread alone.
         """
         now = {"process": hits, "shared": shared, "encoded": misses - shared}
-        grown = {name: max(0, count - self._cache_counts.get(name, 0)) for name, count in now.items()}
+        grown = _grown(self._cache_counts, now)
         for tier in TIERS:
             self._hits.labels(tier).inc(grown[tier])
         self._misses.inc(grown["encoded"])
-        self._cache_counts = {name: self._cache_counts.get(name, 0) + more for name, more in grown.items()}
         self._cached.set(size_bytes)
 
     def compiled(self, recompiles: int, uncompiled: Mapping[str, int]) -> None:
@@ -149,11 +148,10 @@ class Metrics:
         For one thread alone.
         """
         now = {"": recompiles, **uncompiled}
-        grown = {name: max(0, count - self._compile_counts.get(name, 0)) for name, count in now.items()}
+        grown = _grown(self._compile_counts, now)
         self._recompiles.inc(grown[""])
         for pool in uncompiled:
             self._uncompiled.labels(pool).inc(grown[pool])
-        self._compile_counts |= now
 
     def ended(self, state: State) -> None:
         """A render ended, once. Call it where Renders.finish said True, or it is counted twice.
@@ -188,6 +186,13 @@ class Metrics:
     def text(self) -> str:
         """All of it in Prometheus' text format."""
         return text_of(self.registry)
+
+
+def _grown(known: dict[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    """What counts that only grow have grown by since they were known, which they are from here on."""
+    grown = {name: max(0, count - known.get(name, 0)) for name, count in now.items()}
+    known |= {name: known.get(name, 0) + more for name, more in grown.items()}
+    return grown
 
 
 def text_of(registry: CollectorRegistry) -> str:

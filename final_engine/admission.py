@@ -94,7 +94,7 @@ class Admission:
             steps=recipe.steps,
             predicted_s=promise.total_s,
             predicted_gpu_s=promise.gpu_s,
-            rows=wish.rows,
+            rows=wish.rows(self._profile.final),
             work_s=promise.work_s,
             handoff={"mode": recipe.handoff.value, "similarity": None},
             deadline_s=wish.deadline_s,
@@ -106,7 +106,8 @@ class Admission:
     def _promise(self, owner: str, wish: RenderWish, bucket: Bucket) -> Promise:
         """Raises: Overloaded when there is no room, or the deadline cannot be met without breaking another's."""
         table, workers = self._costs.load(), self._workers()
-        door = Door(table, self._backlog.ahead_of(owner), workers, self._max_rows, self._clock())
+        ahead = self._backlog.ahead_of(owner)
+        door = Door(table, ahead, workers, self._max_rows, self._clock(), self._profile.final)
         promise = door.promise(wish, bucket)
         if wish.deadline_s is not None and workers == 0:
             raise Overloaded(NOBODY, retry_after_s=NOBODY_RETRY_S, predicted_s=promise.total_s)
@@ -117,7 +118,7 @@ class Admission:
                 predicted_s=promise.total_s,
             )
         if wish.deadline_s is not None and not promise.kept:
-            fits = door.nearest_fit(wish, self._profile)
+            fits = door.nearest_fit(wish)
             hint = "" if fits is None else "; this would fit: " + ", ".join(f"{n} {v}" for n, v in fits.items())
             late = f"would be done in {promise.total_s:.1f} s, later than deadline_s {wish.deadline_s:g}"
             raise Overloaded(

@@ -127,16 +127,12 @@ def first_samples(bench: Bench, counts: Sequence[int]) -> Iterator[Sample]:
 def _by_area(buckets: Iterable[Bucket]) -> list[list[Bucket]]:
     """Buckets whose areas are about alike, the largest first."""
     groups: list[list[Bucket]] = []
-    for bucket in sorted(buckets, key=_area, reverse=True):
-        if groups and _area(bucket) >= ALIKE * _area(groups[-1][0]):
+    for bucket in sorted(buckets, key=lambda bucket: bucket.area, reverse=True):
+        if groups and bucket.area >= ALIKE * groups[-1][0].area:
             groups[-1].append(bucket)
         else:
             groups.append([bucket])
     return groups
-
-
-def _area(bucket: Bucket) -> int:
-    return bucket.width * bucket.height
 
 
 def _batch_s(bench: Bench, bucket: Bucket, count: int) -> float:

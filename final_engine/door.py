@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from core.cost import CostTable
-from core.profile import Bucket, ModelProfile
+from core.profile import Bucket, Pool
 from core.recipe import Recipe
 from core.scheduler import by_deadline, claim_of, done_at_s, late_in
 from shared_cache.queue import Ahead
@@ -18,21 +18,16 @@ LEAST_STEPS = 4  # of the steps asked for, one in so many
 
 @dataclass(frozen=True, slots=True)
 class RenderWish:
-    """A render as asked for, before it is admitted. negatives: whether the pool runs negative prompts.
-
-    Units: deadline_s in seconds from now.
-    """
+    """A render as asked for, before it is admitted. Units: deadline_s in seconds from now."""
 
     recipe: Recipe
     n: int = 1
     preview_id: str | None = None
     deadline_s: float | None = None
-    negatives: bool = True
 
-    @property
-    def rows(self) -> int:
-        """Network rows of one of its steps."""
-        return self.n * (2 if self.negatives and self.recipe.guidance_scale > 1 else 1)
+    def rows(self, pool: Pool) -> int:
+        """Network rows of one of its steps in the pool that paints it."""
+        return self.n * pool.network_rows(self.recipe.guidance_scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +46,9 @@ class Promise:
 class Door:
     """One look at the queue and the costs. Units: now_s on the clock of the records' created_s."""
 
-    def __init__(self, table: CostTable, ahead: Ahead, workers: int, max_rows: int, now_s: float) -> None:
+    def __init__(self, table: CostTable, ahead: Ahead, workers: int, max_rows: int, now_s: float, pool: Pool) -> None:
         self._table = table
+        self._pool = pool
         self.ahead = ahead
         self._workers = max(1, workers)
         self._max_rows = max_rows
@@ -67,8 +63,8 @@ class Door:
 
     def promise(self, wish: RenderWish, bucket: Bucket) -> Promise:
         """In its fair place if that is soon enough, else as soon as it can be without making others late."""
-        gpu_s = self._table.request_s(str(bucket), wish.recipe.steps, wish.rows, wish.n)
-        work_s = self._table.work_s(str(bucket), wish.recipe.steps, wish.rows, self._max_rows)
+        gpu_s = self._table.request_s(str(bucket), wish.recipe.steps, wish.rows(self._pool), wish.n)
+        work_s = self._table.work_s(str(bucket), wish.recipe.steps, wish.rows(self._pool), self._max_rows)
         fair_s = self.waits_s + gpu_s + self._slower_s(wish, bucket, 0)
         if wish.deadline_s is None:
             return Promise(fair_s, gpu_s, work_s, kept=True)
@@ -78,14 +74,14 @@ class Door:
         urgent_s = fair_s if room_s is None else max(soonest_s, room_s)
         return Promise(fair_s if fair_s <= wish.deadline_s else urgent_s, gpu_s, work_s, kept)
 
-    def nearest_fit(self, wish: RenderWish, profile: ModelProfile) -> dict[str, int] | None:
+    def nearest_fit(self, wish: RenderWish) -> dict[str, int] | None:
         """The nearest recipe whose deadline can be met: a clearly smaller size at all its steps, else fewer steps.
 
         Nearest in shape, then the largest. Never below a quarter of the steps, which is another picture.
         """
         recipe = wish.recipe
-        bucket = profile.final.nearest_bucket(recipe.width, recipe.height)
-        smaller = [b for b in profile.final.buckets if b.area <= CLEARLY_SMALLER * bucket.area]
+        bucket = self._pool.nearest_bucket(recipe.width, recipe.height)
+        smaller = [b for b in self._pool.buckets if b.area <= CLEARLY_SMALLER * bucket.area]
         for other in sorted(smaller, key=lambda b: (b.unlikeness(recipe.width, recipe.height), -b.area)):
             if self.promise(wish, other).kept:
                 return {"width": other.width, "height": other.height}
@@ -103,14 +99,16 @@ class Door:
         """Until it is done if it goes first: it joins what runs, or begins as soon as a worker is free."""
         after_s = self._frees_s(0) + gpu_s + self._slower_s(wish, bucket, 0)
         rows = math.ceil(self.ahead.running_rows / self._workers)
-        if self._idle(0) or rows + wish.rows > self._max_rows:
+        if self._idle(0) or rows + wish.rows(self._pool) > self._max_rows:
             return after_s
         return min(after_s, gpu_s + self._slower_s(wish, bucket, rows))
 
     def _slower_s(self, wish: RenderWish, bucket: Bucket, rows: int) -> float:
         """What it takes beyond its time alone on a device that it shares with previews, and with so many rows."""
-        alone_s = self._table.step_s(str(bucket), wish.rows)
-        return wish.recipe.steps * (self._table.stretch * self._table.step_s(str(bucket), wish.rows + rows) - alone_s)
+        alone_s = self._table.step_s(str(bucket), wish.rows(self._pool))
+        return wish.recipe.steps * (
+            self._table.stretch * self._table.step_s(str(bucket), wish.rows(self._pool) + rows) - alone_s
+        )
 
     def _room_s(self, deadline_s: float, gpu_s: float, work_s: float) -> float | None:
         """Until it is done if all that runs and waits makes room for it, in the order of deadlines at a cautious pace.

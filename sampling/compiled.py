@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sampling.model import Model
 from sampling.slots import Acting, Held, Place, hold
+from sampling.traced import run_unet
 from sampling.tuning import Compile
 
 MAX_VARIANTS = 4096  # of one piece of code; the library's own limit stops far below what a worker serves
@@ -103,7 +104,7 @@ class CompiledUNet:
         if self._graphs:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         with torch._dynamo.config.patch(recompile_limit=MAX_VARIANTS, accumulated_recompile_limit=MAX_VARIANTS):
-            output = self._run(_padded(given, shape.rows), None)[: len(sample)]
+            output = run_unet(self._unet, *_padded(given, shape.rows), None)[: len(sample)]
         return output.clone() if self._graphs else output
 
     def eager(
@@ -119,19 +120,7 @@ class CompiledUNet:
         """The same without what was compiled."""
         self._room.lend(acting)
         with torch.compiler.set_stance("force_eager"):
-            return self._run((sample, timesteps, hidden, pooled, time_ids), mask)
-
-    def _run(self, given: Given, mask: Tensor | None) -> Tensor:
-        sample, timesteps, hidden, pooled, time_ids = given
-        output: Tensor = self._unet(
-            sample,
-            timesteps,
-            encoder_hidden_states=hidden,
-            encoder_attention_mask=mask,
-            added_cond_kwargs={"text_embeds": pooled, "time_ids": time_ids},
-            return_dict=False,
-        )[0]
-        return output
+            return run_unet(self._unet, sample, timesteps, hidden, pooled, time_ids, mask)
 
     def _served(self, shape: Shape, acting: Acting | None) -> Shape | None:
         """The smallest compiled shape that fits; while compiling, the shape itself."""
@@ -186,12 +175,7 @@ class StyleRoom:
 
     def _give(self, acting: Acting | None) -> None:
         for name, held in self._held.items():
-            place = None if acting is None else acting.places.get(name)
-            if acting is None or place is None:
-                held.parts = None
-            else:
-                stack, layer = place
-                held.parts = (acting.down[stack][layer], acting.up[stack][layer])
+            held.parts = None if acting is None else acting.on(name)
 
 
 def _shape_of(given: Given, acting: Acting | None) -> Shape:

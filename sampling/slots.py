@@ -32,6 +32,14 @@ class Acting:
     up: tuple[Tensor, ...]
     shared: bool = False
 
+    def on(self, layer: str) -> tuple[Tensor, Tensor] | None:
+        """Down and up for one layer, by its name; None where nothing acts on it."""
+        place = self.places.get(layer)
+        if place is None:
+            return None
+        stack, at = place
+        return self.down[stack][at], self.up[stack][at]
+
 
 class Assignment(Protocol):
     """What the layers of one network share: what acts on the next forward of the thread that asks."""
@@ -70,12 +78,11 @@ class Slot:
         Shapes: down [n, rank, in * kernel]; up [n, rank, out].
         """
         acting = self.assignment.acting
-        place = None if acting is None else acting.places.get(self.name)
-        if acting is None or place is None:
-            return None
-        stack, layer = place
-        down, up = acting.down[stack][layer], acting.up[stack][layer]
-        return (down.expand(len(x), -1, -1), up.expand(len(x), -1, -1)) if acting.shared else (down, up)
+        found = None if acting is None else acting.on(self.name)
+        if acting is None or found is None or not acting.shared:
+            return found
+        down, up = found
+        return down.expand(len(x), -1, -1), up.expand(len(x), -1, -1)
 
 
 class Held:

@@ -80,17 +80,9 @@ class TracedUNet:
         """
         self._assignment.acting = acting
         try:
-            output: Tensor = self._unet(
-                sample,
-                timesteps,
-                encoder_hidden_states=hidden,
-                encoder_attention_mask=mask,
-                added_cond_kwargs={"text_embeds": pooled, "time_ids": time_ids},
-                return_dict=False,
-            )[0]
+            return run_unet(self._unet, sample, timesteps, hidden, pooled, time_ids, mask)
         finally:
             self._assignment.acting = None
-        return output
 
     def _record(self, given: Sequence[Tensor], acting: Acting | None) -> Callable[..., Tensor]:
         sample, _, hidden, pooled, time_ids = given
@@ -118,6 +110,27 @@ class TracedUNet:
             warnings.simplefilter("ignore")  # of asserts on sizes, which hold for every size
             traced: Callable[..., Tensor] = torch.jit.trace(forward, example, check_trace=False)  # type: ignore[no-untyped-call]
         return traced
+
+
+def run_unet(
+    unet: UNet2DConditionModel,
+    sample: Tensor,
+    timesteps: Tensor,
+    hidden: Tensor,
+    pooled: Tensor,
+    time_ids: Tensor,
+    mask: Tensor | None,
+) -> Tensor:
+    """The network's output. Shapes: as TracedUNet.eager."""
+    output: Tensor = unet(
+        sample,
+        timesteps,
+        encoder_hidden_states=hidden,
+        encoder_attention_mask=mask,
+        added_cond_kwargs={"text_embeds": pooled, "time_ids": time_ids},
+        return_dict=False,
+    )[0]
+    return output
 
 
 def _replay(trace: Callable[..., Tensor], *given: Any) -> Tensor:

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel
-from transformers import CLIPTextModel, CLIPTokenizer, T5Config, T5EncoderModel, T5Tokenizer
+from transformers import CLIPTextModel, CLIPTokenizer, T5Config, T5EncoderModel
 
+from benchmarks.random_flux import letters_tokenizer
 from sampling.layout import SDXL
 from tests.sdxl import small_text, small_vae
 
@@ -27,12 +28,6 @@ def small_transformer(guidance: bool, **changes: Any) -> FluxTransformer2DModel:
     return FluxTransformer2DModel(guidance_embeds=guidance, **{**small, **changes})
 
 
-def small_t5_tokenizer() -> T5Tokenizer:
-    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0)]
-    pieces += [(start + letter, -3.0 - i / 10) for start in ("", "▁") for i, letter in enumerate(LETTERS)]
-    return T5Tokenizer(vocab=pieces, extra_ids=0)
-
-
 def flux_vae() -> AutoencoderKL:
     return small_vae(scaling_factor=0.3611, shift_factor=0.1159, use_quant_conv=False, use_post_quant_conv=False)
 
@@ -40,7 +35,7 @@ def flux_vae() -> AutoencoderKL:
 def small_flux(guidance: bool, seed: int = 0) -> FluxPipeline:
     """One kind's pipeline; text encoders and autoencoder of a seed are the same in both kinds."""
     torch.manual_seed(seed)
-    tokenizer = small_t5_tokenizer()
+    tokenizer = letters_tokenizer(LETTERS)
     config = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "vocab_size": len(tokenizer)}
     return FluxPipeline(
         vae=flux_vae(),

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from core.cost import ANY, CostTable, Part
-from core.profile import Bucket
+from core.profile import Bucket, Pool
+from core.recipe import Sampler
 from core.scheduler import NO_DEADLINE, Claim, claim_of
 from final_engine.door import Door, RenderWish
 from shared_cache.queue import Ahead
@@ -25,6 +26,7 @@ TABLE = CostTable(
         Part.PUBLISH: {ANY: {1: 0.0}},
     }
 )
+POOL = Pool(Sampler.EULER, 25, 3.0, (BUCKET,))
 RUNNING = Claim("running", 2.0, 99.0)
 
 
@@ -32,7 +34,8 @@ def door(
     *waiting: Claim, running: Sequence[Claim] = (), rows: int = 0, before: int | None = None, **changes: Any
 ) -> Door:
     ahead = Ahead(len(waiting), len(waiting) if before is None else before, tuple(running), rows, waiting)
-    return Door(**{"table": TABLE, "ahead": ahead, "workers": 1, "max_rows": 8, "now_s": 0.0, **changes})
+    usual = {"table": TABLE, "ahead": ahead, "workers": 1, "max_rows": 8, "now_s": 0.0, "pool": POOL}
+    return Door(**{**usual, **changes})
 
 
 def wish(steps: int = 10, deadline_s: float | None = None) -> RenderWish:
@@ -106,8 +109,9 @@ def test_who_asks_for_no_time_is_let_in_and_bears_to_wait() -> None:
 
 
 def test_nearest_fit_is_the_most_steps_that_keep_the_deadline(path_profile: Any) -> None:
-    assert door().nearest_fit(wish(steps=50, deadline_s=4.0), path_profile) == {"steps": 17}
-    assert door().nearest_fit(wish(steps=50, deadline_s=0.1), path_profile) is None
+    asked = door(pool=path_profile.final)
+    assert asked.nearest_fit(wish(steps=50, deadline_s=4.0)) == {"steps": 17}
+    assert asked.nearest_fit(wish(steps=50, deadline_s=0.1)) is None
 
 
 @pytest.fixture
@@ -128,5 +132,6 @@ def test_fleet_with_an_idle_worker_starts_at_once_and_a_busy_one_when_the_first_
 def test_guidance_that_is_an_input_of_the_network_costs_one_pass() -> None:
     guided = wish()
     assert guided.recipe.guidance_scale > 1
-    twice, once = (door().promise(replace(guided, negatives=negatives), BUCKET) for negatives in (True, False))
+    pools = (replace(POOL, negatives=negatives) for negatives in (True, False))
+    twice, once = (door(pool=pool).promise(guided, BUCKET) for pool in pools)
     assert twice.gpu_s == pytest.approx(2.5) and once.gpu_s == pytest.approx(1.5)
