@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +43,12 @@ def eventually(true: Callable[[], bool], timeout_s: float = 5.0) -> bool:
 
 
 def runs(pid: int | None) -> bool:
-    return pid is not None and psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    if pid is None:
+        return False
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_delays_double_up_to_a_limit_and_start_over_after_a_steady_run() -> None:
@@ -79,9 +85,10 @@ def test_stop_kills_a_child_that_does_not_listen(monkeypatch: pytest.MonkeyPatch
 
 
 def test_stop_during_a_delay_starts_nothing() -> None:
-    one = Supervised("quick", [sys.executable, "-c", ""], os.environ)
+    ended = threading.Event()
+    one = Supervised("quick", [sys.executable, "-c", ""], os.environ, on_death=lambda pid: ended.set())
     one.start()
-    assert eventually(lambda: one.pid is not None and not runs(one.pid))
+    assert ended.wait(5)
     pid = one.pid
     one.stop()
     time.sleep(0.6)
