@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from time import thread_time
@@ -94,6 +95,7 @@ class Fleet:
         self._idle = set(range(gpus))
         self._turns: list[tuple[float, int]] = []
         self._forecast = Forecast(table, MAX_ROWS)
+        self._request_s = cache(table.request_s)
         self._meter = CostMeter(table)
         self.outcome = Outcome()
 
@@ -171,8 +173,9 @@ class Fleet:
         return door.promise(wish, Bucket.parse(arrival.bucket)).kept
 
     def _claim(self, task: Task) -> Claim:
-        tail_s = self._table.request_s(task.bucket, task.steps, task.rows) - self._forecast.work_s(task)
-        return claim_of(task.id, self._forecast.work_s(task), task.arrived_s, task.due_s - tail_s)
+        work_s = self._forecast.work_s(task)
+        tail_s = self._request_s(task.bucket, task.steps, task.rows) - work_s
+        return claim_of(task.id, work_s, task.arrived_s, task.due_s - tail_s)
 
     def _doom(self, task_id: str, running: dict[str, Task]) -> None:
         self.outcome.doomed += 1

@@ -6,11 +6,13 @@ Pure: tasks, a cost table and a time in, a decision out. The engine and the simu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, islice
+from operator import itemgetter
 from typing import Protocol
 
 from core.cost import CostTable
@@ -57,14 +59,17 @@ def claim_of(render_id: str, work_s: float, arrived_s: float, due_s: float) -> C
 
 def done_at_s(order: Sequence[Claim], start_s: float, devices: float = 1) -> dict[str, float]:
     """When each is done if they follow each other from start_s on."""
-    ends_s = accumulate((claim.work_s / devices for claim in order), initial=start_s)
-    return {claim.id: end_s for claim, end_s in zip(order, list(ends_s)[1:], strict=True)}
+    return {claim.id: end_s for claim, end_s in zip(order, _ends_s(order, start_s, devices), strict=True)}
 
 
 def late_in(order: Sequence[Claim], start_s: float, devices: float = 1) -> set[str]:
     """Those that are done after they are wanted."""
-    done_s = done_at_s(order, start_s, devices)
-    return {claim.id for claim in order if done_s[claim.id] > claim.due_s}
+    ends_s = _ends_s(order, start_s, devices)
+    return {claim.id for claim, end_s in zip(order, ends_s, strict=True) if end_s > claim.due_s}
+
+
+def _ends_s(order: Sequence[Claim], start_s: float, devices: float) -> Iterator[float]:
+    return islice(accumulate((claim.work_s / devices for claim in order), initial=start_s), 1, None)
 
 
 def best_order(fair: Sequence[Claim], start_s: float, devices: int = 1) -> list[Claim]:
@@ -109,6 +114,7 @@ class Forecast:
         self._table = table
         self._step_s = cache(table.step_s)
         self._after_s = cache(table.after_s)
+        self._work_s = cache(table.work_s)
         self.max_rows = max_rows
         self.devices = devices
 
@@ -126,38 +132,48 @@ class Forecast:
 
     def work_s(self, task: Task) -> float:
         """Seconds of the device that the task's share of full batches takes."""
-        return self._table.work_s(task.bucket, task.steps, task.rows, self.max_rows)
+        return self._work_s(task.bucket, task.steps, task.rows, self.max_rows)
+
+    def round_s(self, tasks: Iterable[Task]) -> float:
+        """Seconds in which every task moves one step."""
+        return self._round_s(_rows_by_bucket(tasks))
 
     def _denoise_s(self, task: Task) -> float:
         return task.steps * self._table.stretch * self._forwards_s(task.bucket, task.rows)
 
     def _run(self, tasks: Sequence[Task], late: Task | None) -> dict[str, float]:
-        left = {task: task.steps for task in tasks}
+        """A task is done after as many rounds as it has steps, counted from the round in which it joins."""
+        ends = sorted(((task.steps, task) for task in tasks), key=itemgetter(0))
+        if late is not None:
+            insort(ends, (ends[0][0] + late.steps, late), key=itemgetter(0))
+        rows = _rows_by_bucket(tasks)
         done: dict[str, float] = {}
-        elapsed_s = 0.0
-        while left:
-            steps = min(left.values())
-            elapsed_s += steps * self.round_s(left)
-            left = {task: n - steps for task, n in left.items()}
-            for task in [task for task, n in left.items() if n <= 0]:
-                del left[task]
-                done[task.id] = elapsed_s + self._after_s(task.bucket, task.images)
-            if late is not None:
-                left[late] = late.steps
-                late = None
+        elapsed_s, rounds = 0.0, 0
+        for end, task in ends:
+            if end > rounds:
+                elapsed_s += (end - rounds) * self._round_s(rows)
+                rounds = end
+                if late is not None:
+                    rows[late.bucket] = rows.get(late.bucket, 0) + late.rows
+                    late = None
+            done[task.id] = elapsed_s + self._after_s(task.bucket, task.images)
+            rows[task.bucket] -= task.rows
         return done
 
-    def round_s(self, tasks: Iterable[Task]) -> float:
-        """Seconds in which every task moves one step."""
-        rows: dict[str, int] = {}
-        for task in tasks:
-            rows[task.bucket] = rows.get(task.bucket, 0) + task.rows
+    def _round_s(self, rows: Mapping[str, int]) -> float:
         return self._table.stretch * sum(self._forwards_s(bucket, count) for bucket, count in rows.items())
 
     def _forwards_s(self, bucket: str, rows: int) -> float:
         full, rest = divmod(rows, self.max_rows)
         rest_s = self._step_s(bucket, rest) if rest else 0.0
         return full * self._step_s(bucket, self.max_rows) + rest_s if full else rest_s
+
+
+def _rows_by_bucket(tasks: Iterable[Task]) -> dict[str, int]:
+    rows: dict[str, int] = {}
+    for task in tasks:
+        rows[task.bucket] = rows.get(task.bucket, 0) + task.rows
+    return rows
 
 
 class StepBatching:

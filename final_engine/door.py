@@ -119,11 +119,11 @@ class Door:
             return gpu_s
         pace = self._workers / (self._table.stretch * self._table.caution)
         asked = [*self.ahead.running, *self.ahead.waiting]
-        others = [claim for claim in asked if self._now_s + claim.work_s <= claim.due_s]  # the rest is lost anyhow
+        others = by_deadline(c for c in asked if self._now_s + c.work_s <= c.due_s)  # the rest is lost anyhow
         beyond_s = max(0.0, gpu_s - work_s)
         newcomer = claim_of(NEWCOMER, work_s, self._now_s, self._now_s + deadline_s - beyond_s)
         order = by_deadline([*others, newcomer])
-        unavoidable = late_in(by_deadline(others), self._now_s, pace)
+        unavoidable = late_in(others, self._now_s, pace)
         if not late_in(order, self._now_s, pace) <= unavoidable:
             return None
         return done_at_s(order, self._now_s, pace)[NEWCOMER] - self._now_s + beyond_s
