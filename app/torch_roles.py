@@ -153,7 +153,7 @@ class TorchRoles:
         shared, settings, model, profile = self._shared, self._settings, self.model, self.model.profile
         rows = self._rows(settings.max_final_rows)
         if shared.fused is not None:
-            lora.fuse(model.unet("final"), catalogue.paths()[shared.fused.id], shared.fused.weight)
+            lora.fuse(model.network("final"), catalogue.paths()[shared.fused.id], shared.fused.weight)
         bank = self._bank(catalogue, "final")
         loop = self._loops["final"] = StepLoop(Denoiser(model, "final"), bank, rows, perf_counter)
         warm(loop, encoder, decoder, profile.final, list(catalogue.paths()))

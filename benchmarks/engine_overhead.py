@@ -43,7 +43,7 @@ class Forwards:
     """One forward with all inputs ready: replayed as the loop makes it, and as diffusers makes it."""
 
     def __init__(self, model: Model, count: int, embedding: Embedding) -> None:
-        unet = model.unet("final")
+        unet = model.network("final")
         bucket = model.profile.final.buckets[0]
         size = [float(side) for side in (bucket.height, bucket.width, 0, 0, bucket.height, bucket.width)]
         shape = (count, model.latent_channels, bucket.height // model.vae_scale, bucket.width // model.vae_scale)

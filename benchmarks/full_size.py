@@ -186,7 +186,7 @@ def load(checkpoint: Path) -> dict[str, Any]:
 
     started_s = time.monotonic()
     model = load_model(checkpoint, dtype=torch.bfloat16, roles=("final", "decode"))
-    assert sum(weight.numel() for weight in model.unet("final").parameters()) == UNET_PARAMETERS
+    assert sum(weight.numel() for weight in model.network("final").parameters()) == UNET_PARAMETERS
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GB
     return {"seconds": round(time.monotonic() - started_s, 1), "peak_gb": round(peak, 2)}
 

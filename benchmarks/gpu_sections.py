@@ -137,7 +137,7 @@ def stock_render(check: Check) -> Callable[[], object]:
         text_encoder_2=towers[1].encoder,
         tokenizer=towers[0].tokenizer,
         tokenizer_2=towers[1].tokenizer,
-        unet=model.unet("final"),
+        unet=model.network("final"),
         scheduler=EulerDiscreteScheduler.from_pretrained(SDXL, subfolder="scheduler"),
         add_watermarker=False,
     )
@@ -178,7 +178,7 @@ def slots(check: Check) -> Figures:
 
 def styled(check: Check, model: Model) -> Figures:
     """What a style of its own for each row adds to a step, once all of them are at hand."""
-    paths = write_styles(check.folder, model.unet("final"), STYLES, check.scale.rank)
+    paths = write_styles(check.folder, model.network("final"), STYLES, check.scale.rank)
     loop = loop_of(check, "final", model, paths)
     run(loop, [row_of(model, check.scale.small_side, style, 1, style=style) for style in paths])  # at hand from here
     for side, count in ((check.scale.small_side, max(check.scale.step_rows)), (check.scale.large_side, 2)):
@@ -234,7 +234,7 @@ def with_compiler(check: Check, what: Compile, counts: Sequence[int]) -> Figures
 
 def fewer_bits(check: Check) -> Figures:
     """int8 weights, compiled; the last section but one, since it changes the network."""
-    unet = check.model.unet("final")
+    unet = check.model.network("final")
     unet._compiled_call_impl = None  # the section before may have compiled it as one
     quantise(unet, "int8")
     yield from with_compiler(check, Compile.REGIONAL, (1, 2))

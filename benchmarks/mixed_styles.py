@@ -116,9 +116,9 @@ class Stock:
 
 def dedicated(model: Model, path: Path, steps: int) -> Ours:
     """A worker whose UNet has one style in its weights."""
-    unet = copy.deepcopy(model.unet("final"))
+    unet = copy.deepcopy(model.network("final"))
     lora.fuse(unet, path)
-    return Ours(replace(model, unet_final=unet), {}, steps)
+    return Ours(replace(model, network_final=unet), {}, steps)
 
 
 def measure(ours: Ours, fused: Ours, stock: Stock, styles: list[str], guidance: float, rounds: int) -> dict[str, float]:

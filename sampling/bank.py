@@ -154,6 +154,6 @@ class Bank:
         return True
 
     def _load(self, key: Key) -> Pack:
-        parts = [lora.read(source.path, self._networks).get(lora.UNET, {}) for source in key]
+        parts = [lora.read(source.path, self._networks).get(self._networks.name, {}) for source in key]
         pack = make_pack(parts, self._networks.dtype)
         return pack.pinned() if self._device.type == "cuda" else pack

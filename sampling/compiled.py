@@ -1,4 +1,4 @@
-"""The UNet compiled: whatever runs was compiled while the worker warmed up, or runs as it is; nothing compiles later.
+"""A network compiled: whatever runs was compiled while the worker warmed up, or runs as it is; nothing compiles later.
 
 Every batch is padded to one of the shapes that were compiled. Source: torch.compile with static shapes; regional
 compilation as diffusers has it, where blocks of one kind share what was compiled for the first of them.
@@ -7,24 +7,23 @@ compilation as diffusers has it, where blocks of one kind share what was compile
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from torch import Tensor
 
 from sampling.model import Model
 from sampling.slots import Acting, Held, Place, hold
-from sampling.traced import run_unet
 from sampling.tuning import Compile
 
 MAX_VARIANTS = 4096  # of one piece of code; the library's own limit stops far below what a worker serves
 CACHE = "compiled"  # folder in the data folder
-Given = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+Given = tuple[Tensor, ...]
+Run = Callable[[Any, Given, Given], Tensor]
 
 
 def keep_compiled_in(folder: Path, environment: MutableMapping[str, str]) -> None:
@@ -40,37 +39,47 @@ def compilations() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What one compiled variant is for. rank: of what styles add, 0 where none acts."""
+    """What one compiled variant is for.
 
-    height: int
-    width: int
-    tokens: int
+    sizes: of what a network is given for each row, and of what its rows share. rank: of what styles add, 0 where none
+    acts.
+    """
+
+    sizes: tuple[tuple[int, ...], ...]
     rows: int
     rank: int
 
     def fits(self, other: Shape) -> bool:
         """Whether inputs of the other shape can be padded to this one; padding text would change the picture."""
-        same = (self.height, self.width, self.tokens) == (other.height, other.width, other.tokens)
-        return same and self.rows >= other.rows and self.rank >= other.rank and bool(self.rank) == bool(other.rank)
+        enough = self.rows >= other.rows and self.rank >= other.rank
+        return self.sizes == other.sizes and enough and bool(self.rank) == bool(other.rank)
+
+    @classmethod
+    def of(cls, given: Given, shared: Given, acting: Acting | None) -> Shape:
+        sizes = (*(tuple(part.shape[1:]) for part in given), *(tuple(part.shape) for part in shared))
+        rank = 0 if acting is None else max((part.shape[2] for part in acting.down), default=0)
+        return cls(sizes, len(given[0]), rank)
 
 
-class CompiledUNet:
-    """One pool's UNet, to be called as TracedUNet is; owned by one thread.
+class CompiledNetwork:
+    """One pool's network; owned by one thread.
 
-    unserved: calls so far that no compiled shape fitted, and that ran as they were.
+    run: calls the network with what each row is given and what rows share. unserved: calls so far that no compiled
+    shape fitted, and that ran as they were.
     """
 
-    def __init__(self, unet: UNet2DConditionModel, model: Model, backend: str) -> None:
-        self._unet = unet
+    def __init__(self, network: Any, run: Run, model: Model, backend: str) -> None:
+        self._network = network
+        self._run = run
         tuning = model.tuning
         self._dtype, self._graphs = model.dtype, tuning.cuda_graphs
-        self._held = hold(unet)
+        self._held = hold(network)
         self._room = StyleRoom(self._held)
         self._shapes: dict[Shape, Mapping[str, Place] | None] = {}  # with the layers that styles acted on then
         self._compiling = False
         self.unserved = 0
         options: dict[str, Any] = {"mode": "reduce-overhead"} if tuning.cuda_graphs else {}
-        compiles = unet.compile if tuning.compile is Compile.WHOLE else unet.compile_repeated_blocks
+        compiles = network.compile if tuning.compile is Compile.WHOLE else network.compile_repeated_blocks
         compiles(fullgraph=True, dynamic=False, backend=backend, **options)
 
     @contextmanager
@@ -83,44 +92,25 @@ class CompiledUNet:
             self._compiling = False
             self.unserved = 0
 
-    def __call__(
-        self,
-        sample: Tensor,
-        timesteps: Tensor,
-        hidden: Tensor,
-        pooled: Tensor,
-        time_ids: Tensor,
-        mask: Tensor | None,
-        acting: Acting | None = None,
-    ) -> Tensor:
-        """The network's output. Shapes: as TracedUNet.eager."""
-        given = (sample, timesteps, hidden, pooled, time_ids)
-        fit = mask is None and sample.dtype is self._dtype
-        shape = self._served(_shape_of(given, acting), acting) if fit else None
+    def __call__(self, given: Given, shared: Given, acting: Acting | None) -> Tensor:
+        """The network's output. Shapes: each of given [n, ...], a row each; shared as the network takes them."""
+        wanted = Shape.of(given, shared, acting)
+        shape = self._served(wanted, acting) if given[0].dtype is self._dtype else None
         if shape is None:
             self.unserved += 1
-            return self.eager(*given, mask, acting)
+            return self._eager(given, shared, acting)
         self._room.put(acting, shape.rows, shape.rank)
         if self._graphs:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         with torch._dynamo.config.patch(recompile_limit=MAX_VARIANTS, accumulated_recompile_limit=MAX_VARIANTS):
-            output = run_unet(self._unet, *_padded(given, shape.rows), None)[: len(sample)]
+            output = self._run(self._network, _padded(given, shape.rows), shared)[: wanted.rows]
         return output.clone() if self._graphs else output
 
-    def eager(
-        self,
-        sample: Tensor,
-        timesteps: Tensor,
-        hidden: Tensor,
-        pooled: Tensor,
-        time_ids: Tensor,
-        mask: Tensor | None,
-        acting: Acting | None = None,
-    ) -> Tensor:
+    def _eager(self, given: Given, shared: Given, acting: Acting | None) -> Tensor:
         """The same without what was compiled."""
         self._room.lend(acting)
         with torch.compiler.set_stance("force_eager"):
-            return run_unet(self._unet, sample, timesteps, hidden, pooled, time_ids, mask)
+            return self._run(self._network, given, shared)
 
     def _served(self, shape: Shape, acting: Acting | None) -> Shape | None:
         """The smallest compiled shape that fits; while compiling, the shape itself."""
@@ -178,16 +168,9 @@ class StyleRoom:
             held.parts = None if acting is None else acting.on(name)
 
 
-def _shape_of(given: Given, acting: Acting | None) -> Shape:
-    sample, _, hidden, _, _ = given
-    rank = 0 if acting is None else max((part.shape[2] for part in acting.down), default=0)
-    return Shape(sample.shape[2], sample.shape[3], hidden.shape[1], len(sample), rank)
-
-
-def _padded(given: Sequence[Tensor], rows: int) -> Given:
+def _padded(given: Given, rows: int) -> Given:
     """The last row again, as often as it takes."""
-    sample, timesteps, hidden, pooled, time_ids = (
+    return tuple(
         part if len(part) == rows else torch.cat([part, part[-1:].expand(rows - len(part), *part.shape[1:])])
         for part in given
     )
-    return sample, timesteps, hidden, pooled, time_ids

@@ -9,17 +9,19 @@ import torch
 from torch import Tensor
 
 from core.profile import Limits
-from sampling.compiled import CompiledUNet
+from sampling.compiled import CompiledNetwork
 from sampling.flow import FlowSchedule
-from sampling.flux_forward import FluxForward
+from sampling.flux_forward import FluxForward, run_flux
 from sampling.model import Model, PoolName
 from sampling.rows import Row
 from sampling.stepping import begin
-from sampling.unet_forward import UNetForward
+from sampling.unet_forward import UNetForward, run_compiled
 
 
 class Forward(Protocol):
     """How rows become one forward of a family's network, and its answer their x0 estimates."""
+
+    compiled: CompiledNetwork | None
 
     def gather(self, rows: Sequence[Row], dtype: torch.dtype) -> Any:
         """What stays the same while these rows step together."""
@@ -32,10 +34,10 @@ class Denoiser:
     """Runs one pool's network; owned by one thread. backend: of the compiler, where the model is compiled."""
 
     def __init__(self, model: Model, pool: PoolName, backend: str = "inductor") -> None:
-        self.network = model.unet(pool)
+        self.network = model.network(pool)
         self.device, self.dtype = model.device, model.dtype
-        self.compiled = CompiledUNet(self.network, model, backend) if model.tuning.compiles else None
-        self._forward: Forward = forward_of(model, pool, self.compiled)
+        self._forward: Forward = forward_of(model, pool, backend)
+        self.compiled = self._forward.compiled
         self._model, self._pool = model, pool
         self._gathered: tuple[tuple[Row, ...], torch.dtype, Any] | None = None
 
@@ -78,9 +80,11 @@ class Denoiser:
         return self._forward.estimate(rows, self._gathered[2], dtype)
 
 
-def forward_of(model: Model, pool: PoolName, compiled: CompiledUNet | None) -> Forward:
-    """The forward of the model's family."""
-    schedule = model.schedules[pool]
+def forward_of(model: Model, pool: PoolName, backend: str) -> Forward:
+    """The forward of the model's family, compiled where the model is to be."""
+    network, schedule = model.network(pool), model.schedules[pool]
+    run = run_flux if isinstance(schedule, FlowSchedule) else run_compiled
+    compiled = CompiledNetwork(network, run, model, backend) if model.tuning.compiles else None
     if isinstance(schedule, FlowSchedule):
-        return FluxForward(model.unet(pool), schedule, model.device)
-    return UNetForward(model.unet(pool), schedule, model.device, compiled)
+        return FluxForward(network, schedule, model.device, compiled)
+    return UNetForward(network, schedule, model.device, compiled)

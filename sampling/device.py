@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import torch
 
 from core.errors import StartupError
-from sampling.families import Family
+from sampling.families import SDXL_FAMILY, Family
 from sampling.tuning import Compile, Tuning
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -38,8 +38,7 @@ def device_of(asked: str) -> torch.device:
 
 
 def settled(tuning: Tuning, device: torch.device, family: Family) -> Tuning:
-    """The tuning with what it leaves to the device: on a GPU half precision and, where the family may be
-    compiled, compiled blocks.
+    """The tuning with what it leaves to the device: on a GPU half precision and compiled blocks.
 
     Raises: StartupError for what this device, this family or what is installed here cannot do.
     """
@@ -48,11 +47,11 @@ def settled(tuning: Tuning, device: torch.device, family: Family) -> Tuning:
         raise _refuse("cuda_graphs", "this model runs on a processor")
     if tuning.offload and not gpu:
         raise _refuse("offload", "this model runs on a processor: its weights are in the host's memory already")
-    if tuning.compiles and not family.compiles:
-        raise _refuse("compile", f"{family.name} networks are not compiled yet")
+    if tuning.attention_slicing and family is not SDXL_FAMILY:
+        raise _refuse("attention_slicing", f"the attention of {family.name} networks cannot be cut into slices")
     if tuning.quantised:
         _check_quantised(tuning, device)
-    compiled = Compile.REGIONAL if gpu and family.compiles and not tuning.offload else Compile.OFF
+    compiled = Compile.REGIONAL if gpu and not tuning.offload else Compile.OFF
     return replace(
         tuning,
         dtype=tuning.dtype or (family.half if gpu else "float32"),

@@ -13,7 +13,7 @@ class Family:
 
     network: the folder of what denoises. samplers: those that its noise levels are right for. negatives: whether
     guidance above 1 runs a negative prompt beside the prompt; else guidance is a number that the network reads, or not.
-    styles: whether LoRA files act on it. compiles: whether it may be compiled. half: the half precision it is made for.
+    half: the half precision it is made for.
     Units: patch is latents a side of what the network sees as one.
     """
 
@@ -21,16 +21,10 @@ class Family:
     network: str
     samplers: tuple[Sampler, ...]
     negatives: bool
-    styles: bool
-    compiles: bool
     half: str
     patch: int
 
 
-SDXL_FAMILY = Family(
-    "sdxl", "unet", tuple(Sampler), negatives=True, styles=True, compiles=True, half="float16", patch=1
-)
-FLUX_FAMILY = Family(
-    "flux", "transformer", (Sampler.EULER,), negatives=False, styles=False, compiles=False, half="bfloat16", patch=2
-)
+SDXL_FAMILY = Family("sdxl", "unet", tuple(Sampler), negatives=True, half="float16", patch=1)
+FLUX_FAMILY = Family("flux", "transformer", (Sampler.EULER,), negatives=False, half="bfloat16", patch=2)
 FAMILIES = {family.name: family for family in (SDXL_FAMILY, FLUX_FAMILY)}

@@ -9,9 +9,11 @@ import torch
 from diffusers.models.transformers.transformer_flux import FluxTransformer2DModel
 from torch import Tensor
 
+from sampling.compiled import CompiledNetwork, Given
 from sampling.flow import FlowSchedule
+from sampling.packs import Layout
 from sampling.rows import Row
-from sampling.slots import OneThread, install
+from sampling.slots import Acting, OneThread, install
 
 TRAIN_STEPS = 1000
 
@@ -20,7 +22,7 @@ TRAIN_STEPS = 1000
 class FluxInputs:
     """What stays the same while the same rows step together.
 
-    guidance is None where the network takes none.
+    guidance is None where the network takes none; acting is what the rows' styles add, None where no row has any.
     Shapes: prompt_embeds [n, T, D]; pooled [n, P]; guidance [n]; text_ids [T, 3]; image_ids [tokens, 3].
     """
 
@@ -29,17 +31,26 @@ class FluxInputs:
     guidance: Tensor | None
     text_ids: Tensor
     image_ids: Tensor
+    acting: Acting | None
 
 
 class FluxForward:
-    """Owned by one thread.
+    """Owned by one thread. compiled: the network as the compiler made it, where it is compiled.
 
     Source: diffusers' FluxPipeline; the network answers with the velocity noise - x0.
     """
 
-    def __init__(self, transformer: FluxTransformer2DModel, schedule: FlowSchedule, device: torch.device) -> None:
+    def __init__(
+        self,
+        transformer: FluxTransformer2DModel,
+        schedule: FlowSchedule,
+        device: torch.device,
+        compiled: CompiledNetwork | None,
+    ) -> None:
+        self.compiled = compiled
         self._transformer = transformer
-        install(transformer, OneThread())  # layers that turn up weights held in less than they compute in
+        self._assignment = install(transformer, OneThread()) if compiled is None else None
+        self._layout = Layout()
         self._patch = schedule.patch
         self._guided = bool(transformer.config.guidance_embeds)
         self._device = device
@@ -56,6 +67,7 @@ class FluxForward:
             guidance=scales if self._guided else None,
             text_ids=torch.zeros(embeds.shape[1], 3, device=self._device, dtype=dtype),
             image_ids=_places(height, width).to(self._device, dtype),
+            acting=self._layout.acting([row.placed for row in rows], self._device, dtype),
         )
 
     def estimate(self, rows: Sequence[Row], given: FluxInputs, dtype: torch.dtype) -> Tensor:
@@ -63,18 +75,45 @@ class FluxForward:
         x = torch.stack([row.latents for row in rows])
         sigma = torch.tensor([row.sigma for row in rows], dtype=torch.float32, device=self._device)
         timesteps = torch.tensor([row.timesteps[row.step_index] for row in rows], device=self._device)
-        answer = self._transformer(
-            hidden_states=packed(x, self._patch).to(dtype),
-            timestep=timesteps.to(dtype) / TRAIN_STEPS,
-            guidance=given.guidance,
-            pooled_projections=given.pooled,
-            encoder_hidden_states=given.prompt_embeds,
-            txt_ids=given.text_ids,
-            img_ids=given.image_ids,
-            return_dict=False,
-        )[0]
+        tokens, times = packed(x, self._patch).to(dtype), timesteps.to(dtype) / TRAIN_STEPS
+        guidance = () if given.guidance is None else (given.guidance,)
+        answer = self._run(
+            (tokens, times, given.prompt_embeds, given.pooled, *guidance),
+            (given.text_ids, given.image_ids),
+            given.acting,
+        )
         height, width = x.shape[-2:]
         return x - unpacked(answer.float(), self._patch, height, width) * sigma.view(-1, 1, 1, 1)
+
+    def _run(self, given: Given, shared: Given, acting: Acting | None) -> Tensor:
+        if self.compiled is not None:
+            return self.compiled(given, shared, acting)
+        assert self._assignment is not None  # where nothing is compiled
+        self._assignment.acting = acting
+        try:
+            return run_flux(self._transformer, given, shared)
+        finally:
+            self._assignment.acting = None
+
+
+def run_flux(transformer: FluxTransformer2DModel, given: Given, shared: Given) -> Tensor:
+    """The network's output.
+
+    Shapes: given are tokens [n, T', C], timesteps [n], prompt_embeds [n, T, D], pooled [n, P] and, where the network
+    reads it, guidance [n]; shared are text_ids [T, 3] and image_ids [T', 3]; result [n, T', C].
+    """
+    tokens, timesteps, embeds, pooled, *guidance = given
+    answer: Tensor = transformer(
+        hidden_states=tokens,
+        timestep=timesteps,
+        guidance=guidance[0] if guidance else None,
+        pooled_projections=pooled,
+        encoder_hidden_states=embeds,
+        txt_ids=shared[0],
+        img_ids=shared[1],
+        return_dict=False,
+    )[0]
+    return answer
 
 
 def packed(latents: Tensor, patch: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Reads LoRA files of any usual layout: what they add to each layer of the UNet and of the two text encoders."""
+"""Reads LoRA files of any usual layout: what they add to each layer of the network and of the two text encoders."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers.loaders.lora_pipeline import StableDiffusionXLLoraLoaderMixin
-from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+from diffusers.loaders.lora_pipeline import FluxLoraLoaderMixin, StableDiffusionXLLoraLoaderMixin
+from diffusers.models.transformers.transformer_flux import FluxTransformer2DModel
 from diffusers.utils.state_dict_utils import (
     DIFFUSERS_OLD_TO_PEFT,
     DIFFUSERS_TO_PEFT,
@@ -24,14 +24,28 @@ from safetensors.torch import load
 from torch import Tensor
 
 from core.errors import InvalidInput
-from sampling.lora_names import PEFT_CONFIG, PEFT_FILE, fits, foreign_width, misfit, other_kind, plain_name
+from sampling.lora_names import (
+    COMPONENTS,
+    PEFT_CONFIG,
+    PEFT_FILE,
+    TEXT,
+    TEXT_2,
+    TRANSFORMER,
+    UNET,
+    fits,
+    foreign_network,
+    foreign_width,
+    misfit,
+    other_kind,
+    plain_name,
+)
 from sampling.slots import layer_shapes
 
 log = logging.getLogger(__name__)
 DOWN, UP = HALVES = (".lora_A.weight", ".lora_B.weight")
-UNET, TEXT, TEXT_2 = "unet", "text_encoder", "text_encoder_2"
 LAYOUTS: Mapping[str, Mapping[str, str]] = {
     UNET: UNET_TO_DIFFUSERS,
+    TRANSFORMER: {},
     TEXT: DIFFUSERS_TO_PEFT | DIFFUSERS_OLD_TO_PEFT,
     TEXT_2: DIFFUSERS_TO_PEFT | DIFFUSERS_OLD_TO_PEFT,
 }
@@ -60,23 +74,25 @@ class LoraLayer:
 class Networks:
     """What a file is read for: the shapes of each component's layers, and the numbers' type.
 
-    Units: text_width is the width of the text that the UNet reads.
+    name: the component that denoises. Units: text_width is the width of the text that a UNet reads; None for others.
     """
 
+    name: str
     shapes: Mapping[str, Mapping[str, tuple[int, ...]]]
     config: Any
     dtype: torch.dtype
 
     @property
-    def text_width(self) -> int:
-        return int(self.config.cross_attention_dim)
+    def text_width(self) -> int | None:
+        return int(self.config.cross_attention_dim) if self.name == UNET else None
 
     @classmethod
-    def of(cls, unet: UNet2DConditionModel, text_encoders: Sequence[torch.nn.Module] = ()) -> Networks:
-        """Of one UNet, and of the two text encoders where they are there."""
-        shapes = {UNET: layer_shapes(unet)}
-        shapes |= {name: layer_shapes(part) for name, part in zip((TEXT, TEXT_2), text_encoders, strict=False)}
-        return cls(shapes, unet.config, unet.dtype)
+    def of(cls, network: Any, text_encoders: Sequence[torch.nn.Module] = ()) -> Networks:
+        """Of what denoises, and of the two text encoders where they are there."""
+        name = TRANSFORMER if isinstance(network, FluxTransformer2DModel) else UNET
+        shapes = {name: layer_shapes(network)}
+        shapes |= {text: layer_shapes(part) for text, part in zip((TEXT, TEXT_2), text_encoders, strict=False)}
+        return cls(name, shapes, network.config, network.dtype)
 
 
 Parts = Mapping[str, Mapping[str, LoraLayer]]  # by component and layer; a component without layers is left out
@@ -88,7 +104,7 @@ def read(path: Path, networks: Networks) -> Parts:
     Raises: InvalidInput when the file cannot be read, is not a LoRA, holds what is not finite, lacks half of a layer,
     fits another network, or matches no key.
     """
-    return parse(path.name, content(path), networks, _peft_config(path))
+    return parse(path.name, content(path), networks, _peft_config(path, networks.name))
 
 
 def content(path: Path) -> bytes:
@@ -105,11 +121,9 @@ def parse(name: str, data: bytes, networks: Networks, beside: Mapping[str, Any] 
 
     Raises: InvalidInput as read does.
     """
-    if "cross_attention_dim" not in networks.config:
-        raise InvalidInput("styles", f"{name} cannot be used: styles act on SDXL networks alone")
     tensors = _tensors(name, data, networks)
     try:
-        converted, alphas = StableDiffusionXLLoraLoaderMixin.lora_state_dict(dict(tensors), unet_config=networks.config)
+        converted, alphas = _converted(tensors, networks)
     except Exception as error:  # the library raises what it happens to stumble over
         raise InvalidInput("styles", f"{name} does not fit this model: {_first_line(error)}") from error
     halves = _named(converted)
@@ -124,9 +138,22 @@ def parse(name: str, data: bytes, networks: Networks, beside: Mapping[str, Any] 
     return parts
 
 
+def _converted(tensors: Mapping[str, Tensor], networks: Networks) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+    """Under diffusers' names, with the alphas that are not in the numbers yet."""
+    if networks.name == TRANSFORMER:
+        flux: tuple[dict[str, Any], dict[str, Any] | None] = FluxLoraLoaderMixin.lora_state_dict(
+            dict(tensors), return_alphas=True
+        )
+        return flux
+    unet: tuple[dict[str, Any], dict[str, Any] | None] = StableDiffusionXLLoraLoaderMixin.lora_state_dict(
+        dict(tensors), unet_config=networks.config
+    )
+    return unet
+
+
 def _tensors(name: str, data: bytes, networks: Networks) -> dict[str, Tensor]:
     try:
-        tensors = {plain_name(key): tensor.to(networks.dtype) for key, tensor in load(data).items()}
+        tensors = {plain_name(key, networks.name): tensor.to(networks.dtype) for key, tensor in load(data).items()}
     except SafetensorError as error:
         raise InvalidInput("styles", f"{name} cannot be read: {error}") from error
     for key, tensor in tensors.items():
@@ -134,7 +161,8 @@ def _tensors(name: str, data: bytes, networks: Networks) -> dict[str, Tensor]:
             raise InvalidInput("styles", f"{name} is a {kind} file, which is not supported; bring it as LoRA")
         if not bool(tensor.isfinite().all()):
             raise InvalidInput("styles", f"{name} holds values that are not finite, the first in {key}")
-    reason = foreign_width({key: tensor.shape for key, tensor in tensors.items()}, networks.text_width)
+    shapes = {key: tensor.shape for key, tensor in tensors.items()}
+    reason = foreign_network(tensors, networks.name) or foreign_width(shapes, networks.text_width)
     if reason is not None:
         raise InvalidInput("styles", f"{name} {reason}")
     return tensors
@@ -191,7 +219,7 @@ def _metadata(data: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _peft_config(path: Path) -> dict[str, Any]:
+def _peft_config(path: Path, network: str) -> dict[str, Any]:
     """The scales of a file that peft's save_pretrained wrote: they stand beside it, whose name is always the same."""
     if path.name != PEFT_FILE:
         return {}
@@ -199,7 +227,7 @@ def _peft_config(path: Path) -> dict[str, Any]:
         found = json.loads(path.with_name(PEFT_CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return {f"{UNET}.{key}": value for key, value in found.items()} if isinstance(found, dict) else {}
+    return {f"{network}.{key}": value for key, value in found.items()} if isinstance(found, dict) else {}
 
 
 def _check_halves(name: str, halves: Mapping[str, Any]) -> None:
@@ -244,7 +272,7 @@ def _count(name: str, tensors: Mapping[str, Tensor], halves: Mapping[str, Any], 
     if not parts:
         raise InvalidInput("styles", f"{name}: 0 of {len(tensors)} keys matched this model")
     counts = []
-    for component in (UNET, TEXT, TEXT_2):
+    for component in COMPONENTS:
         total = sum(key.startswith(f"{component}.") and key.endswith(HALVES) for key in halves)
         if total and component in of.shapes:
             counts.append((component, 2 * len(parts.get(component, {})), total))
@@ -265,13 +293,14 @@ def _first_line(error: Exception) -> str:
 
 
 @torch.no_grad()
-def fuse(unet: UNet2DConditionModel, path: Path, weight: float = 1.0) -> None:
-    """Adds a file's delta, times weight, to the UNet's weights for good; a network that shares them keeps its own.
+def fuse(network: torch.nn.Module, path: Path, weight: float = 1.0) -> None:
+    """Adds a file's delta, times weight, to the network's weights for good; one that shares them keeps its own.
 
     Raises: InvalidInput as read does.
     """
-    modules: dict[str, Any] = dict(unet.named_modules())
-    for layer, matrices in read(path, Networks.of(unet)).get(UNET, {}).items():
+    modules: dict[str, Any] = dict(network.named_modules())
+    networks = Networks.of(network)
+    for layer, matrices in read(path, networks).get(networks.name, {}).items():
         base = modules[layer].weight
         if type(base.data) is not torch.Tensor:
             raise InvalidInput("styles", f"{path.name} cannot be fused into quantised weights; choose other weights")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 
+UNET, TRANSFORMER, TEXT, TEXT_2 = COMPONENTS = ("unet", "transformer", "text_encoder", "text_encoder_2")
 OTHER_KINDS = {
     "hada_w": "LoHa",
     "lokr_w": "LoKr",
@@ -14,18 +16,29 @@ OTHER_KINDS = {
 }
 TEXT_WIDTHS = {768: "SD 1.x", 1024: "SD 2.x", 2048: "SDXL"}
 HALF_MARKS = (("lora_linear_layer.down", "lora_linear_layer.up"), ("lora_down", "lora_up"), ("lora.down", "lora.up"),
-              ("lora_A", "lora_B"))  # fmt: skip
+              ("lora_A", "lora_B"), ("lora1.down", "lora1.up"), ("lora2.down", "lora2.up"))  # fmt: skip
+NETWORK_MARKS = {  # what stands in the names of one network's layers alone
+    UNET: (re.compile(r"(down|up|input|output)_blocks?[._]\d|mid(dle)?_block"), "SDXL or Stable Diffusion"),
+    TRANSFORMER: (re.compile(r"(double|single)_blocks[._]\d|single_transformer_blocks"), "FLUX"),
+}
+FLUX_CODE = re.compile(r".*?((?:double|single)_blocks\.\d+\..*)\.lora_(A|B)\.weight")
 PEFT_PREFIX = "base_model.model."  # what peft's save_pretrained puts before the names of the network it was given
 PEFT_FILE, PEFT_CONFIG = "adapter_model.safetensors", "adapter_config.json"  # that it writes
 Shape = Sequence[int]
 
 
-def plain_name(key: str) -> str:
-    """A tensor's name without peft's prefix; what stands behind that is the UNet where it names no component."""
+def plain_name(key: str, network: str) -> str:
+    """A tensor's name without peft's prefix; what names no component behind that is the network's.
+
+    Layers under the names that FLUX's own code has for them are spelled as kohya spells these.
+    """
+    if network == TRANSFORMER and (found := FLUX_CODE.fullmatch(key)) is not None:
+        half = "lora_down" if found[2] == "A" else "lora_up"
+        return f"lora_unet_{found[1].replace('.', '_')}.{half}.weight"
     if not key.startswith(PEFT_PREFIX):
         return key
     rest = key.removeprefix(PEFT_PREFIX)
-    return rest if rest.startswith(("unet.", "text_encoder")) else f"unet.{rest}"
+    return rest if rest.startswith((f"{network}.", "text_encoder")) else f"{network}.{rest}"
 
 
 def other_kind(key: str) -> str | None:
@@ -33,11 +46,19 @@ def other_kind(key: str) -> str | None:
     return next((kind for mark, kind in OTHER_KINDS.items() if mark in key), None)
 
 
-def foreign_width(shapes: Mapping[str, Shape], wanted: int) -> str | None:
-    """Why a file does not fit a model whose text is this wide: what reads the text must be as wide."""
+def foreign_network(keys: Collection[str], network: str) -> str | None:
+    """Why a file does not fit this network: it names the layers of one of another kind."""
+    for other, (mark, maker) in NETWORK_MARKS.items():
+        if other != network and any(mark.search(key) for key in keys):
+            return f"was made for another kind of network ({maker}); this model's is a {network}"
+    return None
+
+
+def foreign_width(shapes: Mapping[str, Shape], wanted: int | None) -> str | None:
+    """Why a file does not fit a UNet whose text is this wide: what reads the text must be as wide. None: no UNet."""
     for key, shape in shapes.items():
         reads = "attn2" in key and ("to_k" in key or "to_v" in key) and any(down in key for down, _ in HALF_MARKS)
-        if not reads or len(shape) != 2 or shape[1] == wanted:
+        if wanted is None or not reads or len(shape) != 2 or shape[1] == wanted:
             continue
         maker = f"{TEXT_WIDTHS[shape[1]]}, " if shape[1] in TEXT_WIDTHS else ""
         return f"was made for another model ({maker}text {shape[1]} wide); this one's text is {wanted} wide"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
-from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from diffusers.schedulers.scheduling_euler_discrete import EulerDiscreteScheduler
 from diffusers.utils import logging as diffusers_logging
 from transformers import CLIPTokenizer, T5Tokenizer
@@ -40,7 +39,8 @@ M = TypeVar("M", bound=torch.nn.Module)
 class Model:
     """What load_model read; a part that no asked role needs is None, or not in its mapping.
 
-    vae paints finals, vae_preview what is shown on the way; where the model has one for both, it is the same object.
+    network_final and network_preview denoise, and are of the family's class. vae paints finals, vae_preview what is
+    shown on the way; where the model has one for both, it is the same object.
     tuning: how it runs, with nothing left to the device. Units: vae_scale is pixels of a final per latent on a side.
     """
 
@@ -50,20 +50,20 @@ class Model:
     dtype: torch.dtype
     texts: Mapping[PoolName, Text]
     schedules: Mapping[PoolName, Schedule | FlowSchedule]
-    unet_preview: UNet2DConditionModel | None
-    unet_final: UNet2DConditionModel | None
+    network_preview: torch.nn.Module | None
+    network_final: torch.nn.Module | None
     vae: Autoencoder | None
     vae_preview: Autoencoder | None
     latent_channels: int
     vae_scale: int
     tuning: Tuning = field(default_factory=Tuning)
 
-    def unet(self, pool: PoolName) -> UNet2DConditionModel:
-        """Raises: StartupError when the model was loaded without that role."""
-        unet = self.unet_preview if pool == "preview" else self.unet_final
-        if unet is None:
+    def network(self, pool: PoolName) -> Any:
+        """What denoises in a pool. Raises: StartupError when the model was loaded without that role."""
+        network = self.network_preview if pool == "preview" else self.network_final
+        if network is None:
             raise StartupError(f"the model was loaded without role {pool}", f"add {pool} to --roles")
-        return unet
+        return network
 
     def text(self, pool: PoolName | None = None) -> Text:
         """A pool's, or that of the first that is here.
@@ -84,8 +84,8 @@ class Model:
         Raises: StartupError when the model was loaded without a role that denoises.
         """
         if pool is None:
-            pool = "final" if self.unet_final is not None else "preview"
-        return Networks.of(self.unet(pool), [tower.encoder for tower in self.texts[pool].towers])
+            pool = "final" if self.network_final is not None else "preview"
+        return Networks.of(self.network(pool), [tower.encoder for tower in self.texts[pool].towers])
 
     def decoder(self, pool: PoolName) -> Autoencoder:
         """Raises: StartupError when the model was loaded without a role that shows such pictures."""
@@ -145,7 +145,7 @@ class _Loader:
     def load(self, roles: Collection[str]) -> Model:
         pools = {"final": self._plan.final, "preview": self._plan.preview}
         asked = [pool for pool in POOLS if pool in roles]
-        final, preview = self._unets(asked)
+        final, preview = self._networks(asked)
         vae, vae_preview = self._decoders(roles)
         return Model(
             profile=self._plan.profile,
@@ -154,8 +154,8 @@ class _Loader:
             dtype=self._dtype,
             texts={pool: self._text(pools[pool]) for pool in asked},
             schedules={pool: schedule_of(pools[pool].scheduler, pools[pool].family) for pool in POOLS},
-            unet_preview=preview,
-            unet_final=final,
+            network_preview=preview,
+            network_final=final,
             vae=vae,
             vae_preview=vae_preview,
             latent_channels=int(self._plan.final.vae.config["latent_channels"]),
@@ -163,15 +163,15 @@ class _Loader:
             tuning=self._tuning,
         )
 
-    def _unets(self, asked: Collection[PoolName]) -> tuple[UNet2DConditionModel | None, UNet2DConditionModel | None]:
-        """The final and the preview UNet; each pool has its own, since adapters are fused and act on it, but where both
-        come from the same files they share the memory of all weights that the preview adapter leaves alone."""
-        final = self._settled(self._open(self._plan.final.network), self._unet_home) if "final" in asked else None
+    def _networks(self, asked: Collection[PoolName]) -> tuple[torch.nn.Module | None, torch.nn.Module | None]:
+        """The final and the preview network; each pool has its own, since adapters are fused and act on it, but where
+        both come from the same files they share the memory of all weights that the preview adapter leaves alone."""
+        final = self._settled(self._open(self._plan.final.network), self._home) if "final" in asked else None
         if "preview" not in asked:
             return self._tuned(final), None
         parts = self._plan.preview
         shares = final is not None and same(parts.network, self._plan.final.network)
-        preview = self._settled(twin_of(final) if shares else self._open(parts.network), self._unet_home)
+        preview = self._settled(twin_of(final) if shares else self._open(parts.network), self._home)
         if parts.adapter is not None:
             try:
                 lora.fuse(preview, parts.adapter)
@@ -180,14 +180,14 @@ class _Loader:
         return self._tuned(final), self._tuned(preview)
 
     @property
-    def _unet_home(self) -> torch.device:
-        """Where UNets lie between their steps."""
+    def _home(self) -> torch.device:
+        """Where networks lie between their steps."""
         return torch.device("cpu") if self._tuning.offload else self._device
 
-    def _tuned(self, unet: UNet2DConditionModel | None) -> UNet2DConditionModel | None:
-        if unet is not None:
-            tune(unet, self._tuning, self._device)
-        return unet
+    def _tuned(self, network: torch.nn.Module | None) -> torch.nn.Module | None:
+        if network is not None:
+            tune(network, self._tuning, self._device)
+        return network
 
     def _text(self, parts: PoolParts) -> Text:
         version = text_version(parts) + ("" if self._held is self._dtype else f"-{self._held}")

@@ -19,10 +19,14 @@ TOKENIZER_FILES = (".json", ".txt", ".model")
 
 @dataclass(slots=True)
 class Needs:
-    """Of one source: folders that hold a network or a tokenizer, and single files."""
+    """Of one source: folders that hold a network or a tokenizer, and single files.
+
+    whole: all folders of a model, of whichever family it turns out to be.
+    """
 
     folders: set[str] = field(default_factory=set)
     files: set[str] = field(default_factory=set)
+    whole: bool = False
 
 
 def needs_of(described: Described) -> dict[str, Needs]:
@@ -56,7 +60,7 @@ def _add_pool(found: Mapping[str, Needs], described: Described, fields: Mapping[
 
 def own_needs() -> Needs:
     """Of a repository that is a whole model."""
-    return Needs(set(PARTS[SDXL_FAMILY.name]), set(WHOLE))
+    return Needs(files=set(WHOLE), whole=True)
 
 
 def choose_files(source: Source, needs: Needs, names: Collection[str]) -> list[str]:
@@ -69,9 +73,15 @@ def choose_files(source: Source, needs: Needs, names: Collection[str]) -> list[s
         if name not in names:
             raise StartupError(f"{source.where} holds no {name}", "choose another source for it in the profile")
         chosen.add(name)
-    for folder in needs.folders:
+    for folder in _of_family(names) if needs.whole else needs.folders:
         chosen.update(_of_folder(source, folder, names))
     return sorted(chosen)
+
+
+def _of_family(names: Collection[str]) -> tuple[str, ...]:
+    """The folders of the family whose network is there; of SDXL where none is, so that its lack is told."""
+    found = (family for family in FAMILIES.values() if f"{family.network}/config.json" in names)
+    return PARTS[next(found, SDXL_FAMILY).name]
 
 
 def _of_folder(source: Source, folder: str, names: Collection[str]) -> Iterator[str]:

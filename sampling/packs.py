@@ -93,6 +93,10 @@ class Layout:
         self._places: dict[str, Place] = {}
         self._rooms: dict[tuple[int, Shape], Tensor] = {}  # what was gathered last, by half and shape
 
+    def acting(self, rows: Sequence[Placed | None], device: torch.device, dtype: torch.dtype) -> Acting | None:
+        """The same, and None where no row has styles."""
+        return None if all(row is None for row in rows) else self.gather(rows, device, dtype)
+
     @torch.no_grad()
     def gather(self, rows: Sequence[Placed | None], device: torch.device, dtype: torch.dtype) -> Acting:
         """What the rows' own styles add to each of them; nothing to a row without.

@@ -183,8 +183,8 @@ def _planned(described: Described) -> Plan:
         version=str(fields.get("version") or _version(preview, final)),
         preview=pools[0],
         final=pools[1],
-        limits=_limits(pools[1], family, fields.get("limits", {})),
-        styles=_styles(described.path.parent, family),
+        limits=_limits(pools[1], fields.get("limits", {})),
+        styles=_styles(described.path.parent),
     )
     return Plan(profile, preview, final, Tuning.parse(fields.get("options", {})))
 
@@ -224,13 +224,9 @@ def _check_sides(buckets: tuple[Bucket, ...], parts: PoolParts) -> None:
         raise ValueError(f"bucket {odd}: both sides must be multiples of {unit}")
 
 
-def _styles(beside: Path, family: Family) -> Path | None:
+def _styles(beside: Path) -> Path | None:
     folder = beside / "styles"
-    if not folder.is_dir():
-        return None
-    if not family.styles:
-        raise StartupError(f"{folder}: styles do not act on {family.name} networks yet", "move the folder elsewhere")
-    return folder
+    return folder if folder.is_dir() else None
 
 
 def _used(described: Described, fields: Mapping[str, Any]) -> list[str]:
@@ -266,12 +262,9 @@ def _pool_parts(described: Described, fields: Mapping[str, Any]) -> PoolParts:
         ) from error
 
 
-def _limits(pool: Pool, family: Family, given: Mapping[str, Any]) -> Limits:
+def _limits(pool: Pool, given: Mapping[str, Any]) -> Limits:
     side = max(max(bucket.width, bucket.height) for bucket in pool.buckets)
-    limits = Limits(**{"max_side": side, **({} if family.styles else {"max_styles": 0}), **given})
-    if limits.max_styles and not family.styles:
-        raise ValueError(f"limits.max_styles must be 0: styles do not act on {family.name} networks yet")
-    return limits
+    return Limits(**{"max_side": side, **given})
 
 
 def _version(*pools: PoolParts) -> str:
@@ -292,8 +285,8 @@ def _from_own(path: Path, name: str) -> Plan:
         version=_version(parts),
         preview=preview,
         final=final,
-        limits=_limits(final, parts.family, {}),
-        styles=_styles(path, parts.family),
+        limits=_limits(final, {}),
+        styles=_styles(path),
     )
     return Plan(profile, parts, parts)
 

@@ -16,6 +16,7 @@ from core.errors import InvalidInput
 from core.recipe import StyleUse
 from sampling import lora
 from sampling.lora import LoraLayer, Networks
+from sampling.lora_names import TEXT, TEXT_2
 from sampling.packs import Layout, Placed, make_pack
 from sampling.slots import Acting, EachThread, install
 from sampling.style_files import Source, source_of
@@ -114,6 +115,6 @@ class TextStyles:
             return None
         data = lora.content(path)
         parts = lora.parse(path.name, data, self._networks)
-        if lora.TEXT not in parts and lora.TEXT_2 not in parts:
+        if TEXT not in parts and TEXT_2 not in parts:
             return None
-        return TextPart(hashlib.sha256(data).hexdigest(), (parts.get(lora.TEXT, {}), parts.get(lora.TEXT_2, {})))
+        return TextPart(hashlib.sha256(data).hexdigest(), (parts.get(TEXT, {}), parts.get(TEXT_2, {})))

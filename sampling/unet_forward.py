@@ -9,13 +9,15 @@ import torch
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from torch import Tensor
 
-from sampling.compiled import CompiledUNet
+from sampling.compiled import CompiledNetwork, Given
 from sampling.embedding import CHUNK_TOKENS, Embedding
 from sampling.packs import Layout
 from sampling.rows import Row
 from sampling.schedule import Schedule
 from sampling.slots import Acting
-from sampling.traced import TracedUNet, can_trace
+from sampling.traced import TracedUNet, can_trace, run_unet
+
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # as TracedUNet.eager takes them, without the mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +45,11 @@ class UNetForward:
     """
 
     def __init__(
-        self, unet: UNet2DConditionModel, schedule: Schedule, device: torch.device, compiled: CompiledUNet | None = None
+        self, unet: UNet2DConditionModel, schedule: Schedule, device: torch.device, compiled: CompiledNetwork | None
     ) -> None:
-        self._network = compiled or TracedUNet(unet)
-        self._replays = compiled is not None or can_trace(unet)
+        self.compiled = compiled
+        self._traced = TracedUNet(unet) if compiled is None else None
+        self._replays = can_trace(unet)
         self._layout = Layout()
         self._device = device
         self._predicts_v = schedule.predicts_v
@@ -58,20 +61,19 @@ class UNetForward:
         scale = (1 + sigma**2).sqrt()
         timesteps = torch.tensor([float(row.timesteps[row.step_index]) for row in rows], device=self._device)
         sample = (x / scale).to(dtype)
-        forward = self._network if self._replays else self._network.eager
-        output = forward(
-            torch.cat([sample[given.guided], sample]),
-            torch.cat([timesteps[given.guided], timesteps]),
-            given.prompt_embeds,
-            given.pooled,
-            given.time_ids,
-            given.mask,
-            given.acting,
-        ).float()
-        prediction = self._guide(output, given)
+        samples, times = (torch.cat([part[given.guided], part]) for part in (sample, timesteps))
+        inputs = (samples, times, given.prompt_embeds, given.pooled, given.time_ids)
+        output = self._run(inputs, given.mask, given.acting)
+        prediction = self._guide(output.float(), given)
         if self._predicts_v:
             return x / scale**2 - prediction * (sigma / scale)
         return x - prediction * sigma
+
+    def _run(self, given: Inputs, mask: Tensor | None, acting: Acting | None) -> Tensor:
+        if self.compiled is not None:
+            return self.compiled(given, () if mask is None else (mask,), acting)
+        assert self._traced is not None  # one of the two
+        return (self._traced if self._replays else self._traced.eager)(*given, mask, acting)
 
     def gather(self, rows: Sequence[Row], dtype: torch.dtype) -> Conditioning:
         """What stays the same while these rows step together."""
@@ -80,6 +82,7 @@ class UNetForward:
         texts = [*negatives, *(row.embedding for row in rows)]
         chunks = max(row.chunks for row in rows)
         bucket = rows[0].bucket
+        placed = [row.placed for row in (*(rows[i] for i in guided), *rows)]  # negatives too are painted in the styles
         size = [float(side) for side in (bucket.height, bucket.width, 0, 0, bucket.height, bucket.width)]
         return Conditioning(
             prompt_embeds=torch.cat([_padded(text, chunks) for text in texts]).to(self._device, dtype),
@@ -88,14 +91,8 @@ class UNetForward:
             mask=_mask(texts, chunks, self._device),
             guided=torch.tensor(guided, dtype=torch.long, device=self._device),
             guidance=self._column([rows[i].guidance_scale for i in guided]),
-            acting=self._acting([*(rows[i] for i in guided), *rows], dtype),
+            acting=self._layout.acting(placed, self._device, dtype),
         )
-
-    def _acting(self, network_rows: Sequence[Row], dtype: torch.dtype) -> Acting | None:
-        """What the styles of each network row add; a row's negative prompt is painted in its styles too."""
-        if all(row.placed is None for row in network_rows):
-            return None
-        return self._layout.gather([row.placed for row in network_rows], self._device, dtype)
 
     def _guide(self, output: Tensor, given: Conditioning) -> Tensor:
         """Classifier-free guidance for the rows that ask for it."""
@@ -109,6 +106,12 @@ class UNetForward:
     def _column(self, numbers: Sequence[float]) -> Tensor:
         """One number a row. Shapes: [n, 1, 1, 1] fp32."""
         return torch.tensor(numbers, dtype=torch.float32, device=self._device).view(-1, 1, 1, 1)
+
+
+def run_compiled(unet: UNet2DConditionModel, given: Given, shared: Given) -> Tensor:
+    """The network's output. Shapes: as TracedUNet.eager; shared holds the mask where there is one."""
+    sample, timesteps, hidden, pooled, time_ids = given
+    return run_unet(unet, sample, timesteps, hidden, pooled, time_ids, shared[0] if shared else None)
 
 
 def _padded(text: Embedding, chunks: int) -> Tensor:

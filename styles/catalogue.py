@@ -84,10 +84,6 @@ def open_catalogue(settings: Settings) -> Catalogue:
     if own is not None and not own.expanduser().is_dir():
         cause = f"FIRSTLIGHT_STYLES names {own}, which is not a folder"
         raise StartupError(cause, "create it, with .safetensors files in it, or unset the variable")
-    if not plan.final.family.styles:
-        if own is not None:
-            raise StartupError(f"styles do not act on {plan.profile.id} yet", "unset FIRSTLIGHT_STYLES")
-        return Catalogue()
     return load_catalogue(plan.profile.styles, own and own.expanduser(), fit=Fit.of(plan))
 
 

@@ -13,16 +13,31 @@ from typing import Any
 import numpy as np
 
 from core.errors import InvalidInput
-from sampling.lora_names import HALF_MARKS, PEFT_PREFIX, Shape, fits, foreign_width, misfit, other_kind, plain_name
+from sampling.lora_names import (
+    HALF_MARKS,
+    PEFT_PREFIX,
+    TEXT,
+    TEXT_2,
+    TRANSFORMER,
+    UNET,
+    Shape,
+    fits,
+    foreign_network,
+    foreign_width,
+    misfit,
+    other_kind,
+    plain_name,
+)
 from sampling.plan import Plan
 from shared_cache.safetensors_header import read_header
 
-UNET, TEXT, TEXT_2 = "unet", "text_encoder", "text_encoder_2"
-PREFIXES = {  # of names with _ for dots; the first that fits counts
-    "lora_unet_": UNET, "unet_": UNET, "lora_te1_": TEXT, "lora_te2_": TEXT_2, "lora_te_": TEXT,
-    "text_encoder_2_": TEXT_2, "text_encoder_": TEXT,
+PREFIXES = {  # of names with _ for dots; "" stands for what denoises
+    "lora_unet_": "", "unet_": UNET, "lora_transformer_": TRANSFORMER, "transformer_": TRANSFORMER, "": "",
+    "lora_te1_": TEXT, "lora_te2_": TEXT_2, "lora_te_": TEXT, "text_encoder_2_": TEXT_2, "text_encoder_": TEXT,
 }  # fmt: skip
-UNMAPPED = ("input_blocks", "output_blocks", "middle_block", "_processor_", "self_attn_to_")  # layouts of other names
+UNMAPPED = (  # layouts of other names
+    "input_blocks", "output_blocks", "middle_block", "double_blocks", "single_blocks", "_processor_", "self_attn_to_",
+)  # fmt: skip
 FLOATS: Mapping[str, np.dtype[Any]] = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
 BFLOAT_EXPONENT = 0x7F80  # all ones: infinite, or not a number
 
@@ -31,11 +46,13 @@ BFLOAT_EXPONENT = 0x7F80  # all ones: infinite, or not a number
 class Fit:
     """What a file must fit: the weights of the networks, by component and name with _ for dots, and the text's width.
 
+    network: the component that denoises. text_width is None where that is no UNet.
     Shapes: [out, in, *kernel]. Empty where the model lies under the names of the original code.
     """
 
+    network: str
     layers: Mapping[tuple[str, str], Shape]
-    text_width: int
+    text_width: int | None
 
     @classmethod
     def of(cls, plan: Plan) -> Fit:
@@ -44,10 +61,10 @@ class Fit:
             for part in (plan.final.network, *plan.final.text)
             if not part.original
         }
-        return cls.made(shapes, int(plan.final.network.config["cross_attention_dim"]))
+        return cls.made(plan.final.network.name, shapes, plan.final.network.config.get("cross_attention_dim"))
 
     @classmethod
-    def made(cls, shapes: Mapping[str, Mapping[str, Shape]], text_width: int) -> Fit:
+    def made(cls, network: str, shapes: Mapping[str, Mapping[str, Shape]], text_width: int | None) -> Fit:
         """Of the shapes of each component's weights, by layer; what is no matrix or convolution is left out."""
         layers = {
             (component, _flat(name)): shape
@@ -55,7 +72,15 @@ class Fit:
             for name, shape in named.items()
             if len(shape) in (2, 4)
         }
-        return cls(layers, text_width)
+        return cls(network, layers, text_width)
+
+    def weight(self, layer: str) -> Shape | None:
+        """Of what a file calls so, with _ for dots; None where the networks have no such layer."""
+        for prefix, component in PREFIXES.items():
+            found = self.layers.get((component or self.network, layer.removeprefix(prefix)))
+            if found is not None and layer.startswith(prefix):
+                return found
+        return None
 
 
 def check_fit(path: Path, fit: Fit) -> None:
@@ -71,13 +96,14 @@ def _wrong_names(header: Mapping[str, Any], fit: Fit) -> str | None:
     kind = next(filter(None, map(other_kind, header)), None)
     if kind is not None:
         return f"is a {kind} file, which is not supported; bring it as LoRA"
-    shapes = {plain_name(key): entry["shape"] for key, entry in header.items()}
+    shapes = {plain_name(key, fit.network): entry["shape"] for key, entry in header.items()}
     pairs = {key: _other_half(key) for key in shapes}
     downs = {key: up for key, (up, is_down) in pairs.items() if is_down}
     lacking = sorted(key for key, (other, _) in pairs.items() if other and other not in shapes)
     if lacking:
         return f"{len(lacking)} layers lack one of two matrices, as {lacking[0]}"
-    return foreign_width(shapes, fit.text_width) or _misfit(shapes, downs, fit)
+    foreign = foreign_network(shapes, fit.network) or foreign_width(shapes, fit.text_width)
+    return foreign or _misfit(shapes, downs, fit)
 
 
 def _misfit(shapes: Mapping[str, Shape], downs: Mapping[str, str], fit: Fit) -> str | None:
@@ -85,7 +111,7 @@ def _misfit(shapes: Mapping[str, Shape], downs: Mapping[str, str], fit: Fit) -> 
     layers = {down: _flat(down[: down.index(_mark(down))]) for down in downs}
     for down, up in downs.items():
         layer = layers[down]
-        weight = fit.layers.get(_placed(layer))
+        weight = fit.weight(layer)
         if weight is None:
             continue
         if not fits(shapes[down], shapes[up], weight):
@@ -94,12 +120,9 @@ def _misfit(shapes: Mapping[str, Shape], downs: Mapping[str, str], fit: Fit) -> 
     guessed = not fit.layers or any(mark in layer for layer in layers.values() for mark in UNMAPPED)
     if matched or (downs and guessed):
         return None
-    hint = "; of what peft's save_pretrained writes, the UNet's is read" if _of_peft_text(shapes) else ""
+    of_text = any(f"{fit.network}.text_model." in key for key in shapes)
+    hint = f"; of what peft's save_pretrained writes, the {fit.network}'s is read" if of_text else ""
     return f"0 of {len(shapes)} keys matched this model{hint}"
-
-
-def _of_peft_text(shapes: Mapping[str, Shape]) -> bool:
-    return any(key.startswith("unet.text_model.") for key in shapes)
 
 
 def _other_half(key: str) -> tuple[str, bool]:
@@ -118,14 +141,6 @@ def _mark(key: str) -> str:
 
 def _flat(name: str) -> str:
     return name.replace(".", "_").replace("text_model_", "").rstrip("_")
-
-
-def _placed(layer: str) -> tuple[str, str]:
-    """The component and the layer in it; a name without either's prefix is the UNet's."""
-    for prefix, component in PREFIXES.items():
-        if layer.startswith(prefix):
-            return component, layer.removeprefix(prefix)
-    return UNET, layer
 
 
 def _not_finite(path: Path, header: Mapping[str, Any]) -> str | None:

@@ -41,7 +41,7 @@ class EncodeModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         model = _load(args, ("final",))
         self._encoder = Encoder(model, ByteLRU(CACHE_BYTES))
-        model.unet("final").to("meta")  # only its shapes are asked for here, and it is most of the model
+        model.network("final").to("meta")  # only its shapes are asked for here, and it is most of the model
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         return [_answered(self._encode, request) for request in requests]

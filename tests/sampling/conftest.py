@@ -57,7 +57,7 @@ def small_unet() -> SmallUNet:
 @pytest.fixture
 def small_model(model: Model, small_unet: SmallUNet) -> Model:
     """The bundle's profile and schedule around the small network, for both pools."""
-    return replace(model, unet_preview=small_unet, unet_final=small_unet)
+    return replace(model, network_preview=small_unet, network_final=small_unet)
 
 
 def embedding_of(value: float, chunks: int = 1) -> Embedding:

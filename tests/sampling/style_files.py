@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from sampling import lora
 from sampling.lora import LoraLayer
+from sampling.lora_names import TEXT, TEXT_2
 from sampling.model import Model
 
 Layers = Mapping[str, LoraLayer]
@@ -30,7 +30,7 @@ def random_layers(shapes: Mapping[str, tuple[int, ...]], names: list[str], rank:
 def text_style(model: Model, path: Path, seed: int = 0, rank: int = 4, strength: float = 5.0) -> Path:
     """A style that acts on both text encoders alone, in PEFT's layout."""
     tensors = {}
-    for component in (lora.TEXT, lora.TEXT_2):
+    for component in (TEXT, TEXT_2):
         shapes = model.networks().shapes[component]
         names = [name for name in shapes if "q_proj" in name or "fc1" in name]
         for key, tensor in random_layers(shapes, names, rank, seed).items():

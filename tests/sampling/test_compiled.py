@@ -139,12 +139,12 @@ def test_served_sizes_are_powers_of_two_and_the_most() -> None:
         ({"rows": 5}, False),
         ({"rank": 0}, False),
         ({"rank": 32}, False),
-        ({"tokens": 154}, False),
-        ({"width": 24}, False),
+        ({"sizes": ((4, 16, 16), (154, 64))}, False),
+        ({"sizes": ((4, 16, 24), (77, 64))}, False),
     ],
 )
 def test_text_and_size_are_never_padded(change: dict[str, Any], fits: bool) -> None:
-    shape = Shape(16, 16, 77, 4, 16)
+    shape = Shape(((4, 16, 16), (77, 64)), 4, 16)
     assert shape.fits(replace(shape, **change)) is fits
 
 

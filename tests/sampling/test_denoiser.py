@@ -47,7 +47,7 @@ def test_picture_equals_the_stock_pipeline(model: Model, encoder: Encoder) -> No
         text_encoder_2=model.text().towers[1].encoder,
         tokenizer=model.text().towers[0].tokenizer,
         tokenizer_2=model.text().towers[1].tokenizer,
-        unet=model.unet_final,
+        unet=model.network_final,
         scheduler=EulerDiscreteScheduler.from_pretrained(BUNDLED_MODEL, subfolder="scheduler"),
         force_zeros_for_empty_prompt=False,
         add_watermarker=False,
@@ -160,7 +160,7 @@ def test_network_sees_unit_variance_at_every_noise_level(small: Denoiser, small_
 
 
 def test_lower_precision_network_gets_its_own_dtype(small_model: Model, small_unet: SmallUNet) -> None:
-    halved = replace(small_model, unet_final=small_unet.to(torch.bfloat16), dtype=torch.bfloat16)
+    halved = replace(small_model, network_final=small_unet.to(torch.bfloat16), dtype=torch.bfloat16)
     estimate = first_estimate(Denoiser(halved, "final"), row_of())
     assert small_unet.calls[0]["sample"].dtype is torch.bfloat16
     assert estimate.dtype is torch.float32

@@ -14,6 +14,7 @@ from sampling import device as devices
 from sampling import lora
 from sampling.device import device_of, settled
 from sampling.families import FLUX_FAMILY, SDXL_FAMILY
+from sampling.lora_names import UNET
 from sampling.memory import GB, check_fits
 from sampling.model import Model, load_model
 from sampling.packs import Layout, Placed, make_pack
@@ -57,12 +58,12 @@ def test_each_device_has_its_own_defaults() -> None:
     assert settled(Tuning(), GPU, SDXL_FAMILY) == Tuning(dtype="float16", compile=Compile.REGIONAL)
     assert settled(Tuning(offload=True), GPU, SDXL_FAMILY).compile is Compile.OFF
     assert settled(Tuning(dtype="bfloat16", compile=Compile.WHOLE), CPU, SDXL_FAMILY).compile is Compile.WHOLE
-    assert settled(Tuning(), GPU, FLUX_FAMILY) == Tuning(dtype="bfloat16", compile=Compile.OFF)
+    assert settled(Tuning(), GPU, FLUX_FAMILY) == Tuning(dtype="bfloat16", compile=Compile.REGIONAL)
 
 
-def test_flux_is_not_compiled_yet() -> None:
-    with pytest.raises(StartupError, match="compile cannot be had: flux networks are not compiled yet"):
-        settled(Tuning(compile=Compile.WHOLE), GPU, FLUX_FAMILY)
+def test_attention_of_flux_is_not_cut_into_slices() -> None:
+    with pytest.raises(StartupError, match="attention_slicing cannot be had: the attention of flux"):
+        settled(Tuning(attention_slicing=True), GPU, FLUX_FAMILY)
 
 
 @pytest.mark.parametrize(
@@ -104,13 +105,13 @@ def test_a_gpu_has_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 @torch.no_grad()
 def test_offloaded_weights_still_meet_the_styles(model: Model) -> None:
     """Offloading replaces each layer's forward: what styles add must be in it."""
-    unet = copy.deepcopy(model.unet("final"))
+    unet = copy.deepcopy(model.network("final"))
     sample = torch.randn(1, model.latent_channels, 16, 16)
     given = (sample, torch.tensor([500.0]), torch.randn(1, 77, 256), torch.randn(1, 128))
     path = load_catalogue(model.profile.styles).paths()["ink"]
-    ink = make_pack([lora.read(path, model.networks())[lora.UNET]], torch.float32)
+    ink = make_pack([lora.read(path, model.networks())[UNET]], torch.float32)
     acting = Layout().gather([Placed(ink, (1.0,))], CPU, torch.float32)
-    plain = TracedUNet(model.unet("final")).eager(*given, torch.full((1, 6), 128.0), None, acting)
+    plain = TracedUNet(model.network("final")).eager(*given, torch.full((1, 6), 128.0), None, acting)
     tune(unet, Tuning(offload=True, attention_slicing=True), CPU)
     offloaded = TracedUNet(unet).eager(*given, torch.full((1, 6), 128.0), None, acting)
     torch.testing.assert_close(offloaded, plain, atol=1e-4, rtol=0)

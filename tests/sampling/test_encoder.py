@@ -43,7 +43,7 @@ def stock(model: Model) -> StableDiffusionXLPipeline:
         text_encoder_2=second.encoder,
         tokenizer=first.tokenizer,
         tokenizer_2=second.tokenizer,
-        unet=model.unet_final,
+        unet=model.network_final,
         vae=model.vae,
     )
 

@@ -13,13 +13,11 @@ import numpy as np
 import pytest
 import torch
 from diffusers import FluxPipeline
-from safetensors.torch import save_file
 from torch import Tensor
 
 from core.errors import InvalidInput, StartupError
-from core.recipe import Recipe, Sampler, StyleUse
+from core.recipe import Recipe, Sampler
 from core.validate import check_recipe
-from sampling import lora
 from sampling.denoiser import Denoiser
 from sampling.encoder import Encoder
 from sampling.flux_forward import packed, unpacked
@@ -92,7 +90,7 @@ def test_latents_and_picture_are_those_of_the_stock_pipeline(
 
 def test_rows_of_any_step_and_guidance_share_a_forward(flux: Model) -> None:
     forwards: list[int] = []
-    hook = flux.unet("final").register_forward_hook(
+    hook = flux.network("final").register_forward_hook(
         lambda _, __, given, ___: forwards.append(len(given["hidden_states"])), with_kwargs=True
     )
     encoder = Encoder(flux, ByteLRU(0), pool="final")
@@ -190,7 +188,7 @@ def test_weights_held_in_half_paint_nearly_the_same(profile: Path, painters: dic
     light = profile.parent / "light.json"
     light.write_text(json.dumps({**json.loads(profile.read_text()), "options": {"weights": "bfloat16"}}))
     model = load_model(light)
-    assert model.unet("final").x_embedder.weight.dtype is torch.bfloat16
+    assert model.network("final").x_embedder.weight.dtype is torch.bfloat16
     with Painter(model, "final", Encoder(model, ByteLRU(0), pool="final"), {}, 1) as painter:
         (halved,) = painter.paint([Wish("one", recipe(steps=2))])
     (full,) = painters["final"].paint([Wish("one", recipe(steps=2))])
@@ -200,7 +198,6 @@ def test_weights_held_in_half_paint_nearly_the_same(profile: Path, painters: dic
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a sampler of diffusion": ({"sampler": Sampler.DPMPP_2M}, "euler"),
     "a negative prompt": ({"negative_prompt": "blurred"}, "empty"),
-    "a style": ({"styles": (StyleUse("ink", 1.0),)}, "takes none"),
 }
 
 
@@ -220,17 +217,10 @@ def test_row_that_this_family_cannot_run_is_refused(flux: Model, changes: dict[s
         Denoiser(flux, "final").prepare(a_row(flux, **changes))
 
 
-def test_style_file_is_refused_with_its_reason(flux: Model, tmp_path: Path) -> None:
-    path = tmp_path / "ink.safetensors"
-    save_file({"transformer.x_embedder.lora_A.weight": torch.ones(4, 16)}, path)
-    with pytest.raises(InvalidInput, match="SDXL networks alone"):
-        lora.read(path, flux.networks("final"))
-
-
 def test_folder_of_ones_own_is_painted_as_its_configs_say(profile: Path) -> None:
     dev, schnell = (load_profile(profile.parent / kind) for kind in ("dev", "schnell"))
     assert (dev.final.steps, dev.final.guidance_scale, schnell.final.steps) == (28, 3.5, 4)
-    assert dev.final.samplers == (Sampler.EULER,) and dev.limits.max_styles == 0 and not dev.final.negatives
+    assert dev.final.samplers == (Sampler.EULER,) and not dev.final.negatives
 
 
 MISFITS: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -261,7 +251,6 @@ def test_folder_whose_parts_do_not_fit_is_refused(profile: Path, tmp_path: Path,
 PROFILES: dict[str, tuple[dict[str, Any], str]] = {
     "the wrong family": ({"family": "sdxl"}, "the files are of flux"),
     "an unknown family": ({"family": "other"}, "sdxl, flux"),
-    "styles": ({"limits": {"max_styles": 2}}, "max_styles must be 0"),
 }
 
 
@@ -285,13 +274,3 @@ def refusal(profile: Path, changes: dict[str, Any]) -> str:
     with pytest.raises(StartupError) as refused:
         plan_of(path)
     return refused.value.cause
-
-
-def test_folder_of_styles_beside_the_model_is_refused(profile: Path, tmp_path: Path) -> None:
-    (tmp_path / "styles").mkdir()
-    fields = json.loads(profile.read_text())
-    for name in fields["sources"]:
-        fields["sources"][name]["path"] = str(profile.parent / name)
-    (tmp_path / "own.json").write_text(json.dumps(fields))
-    with pytest.raises(StartupError, match="styles do not act on flux"):
-        plan_of(tmp_path / "own.json")

@@ -34,10 +34,10 @@ def latents_of(model: Model, paths: dict[str, Path], encoder: Encoder, styles: t
 def test_fused_style_paints_what_the_slot_bank_paints(model: Model, bundle: Path, encoder: Encoder) -> None:
     use = StyleUse("ink", 0.7)
     paths = {"ink": bundle / "styles" / "ink.safetensors"}
-    own = replace(model, unet_final=copy.deepcopy(model.unet("final")))
+    own = replace(model, network_final=copy.deepcopy(model.network("final")))
     through_bank = latents_of(own, paths, encoder, (use,))
     base = latents_of(own, paths, encoder, ())
-    lora.fuse(own.unet("final"), paths["ink"], use.weight)
+    lora.fuse(own.network("final"), paths["ink"], use.weight)
     fused = latents_of(own, paths, encoder, ())
     torch.testing.assert_close(fused, through_bank, atol=1e-3, rtol=0)
     assert (through_bank - base).abs().max() > 0.05

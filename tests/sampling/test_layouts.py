@@ -41,7 +41,8 @@ def plain(folder: Path) -> Model:
 
 def networks_of(model: Model) -> list[torch.nn.Module]:
     assert model.vae is not None
-    return [model.unet("preview"), model.unet("final"), model.vae, *(tower.encoder for tower in model.text().towers)]
+    texts = [tower.encoder for tower in model.text().towers]
+    return [model.network("preview"), model.network("final"), model.vae, *texts]
 
 
 def assert_equal(one: Model, other: Model) -> None:
@@ -95,14 +96,14 @@ def test_picture_of_a_published_folder_equals_the_stock_pipeline(plain: Model, f
 
 
 def test_pools_of_one_folder_share_the_memory_of_their_weights(plain: Model) -> None:
-    preview, final = plain.unet("preview"), plain.unet("final")
+    preview, final = plain.network("preview"), plain.network("final")
     assert preview is not final
     assert all(a is b for a, b in zip(preview.parameters(), final.parameters(), strict=True))
 
 
 def test_adapter_takes_memory_for_the_layers_it_changes_alone(model: Model) -> None:
-    shared = {id(weight) for weight in model.unet("final").parameters()}
-    own = [name for name, weight in model.unet("preview").named_parameters() if id(weight) not in shared]
+    shared = {id(weight) for weight in model.network("final").parameters()}
+    own = [name for name, weight in model.network("preview").named_parameters() if id(weight) not in shared]
     assert own and "conv_in.weight" not in own
 
 

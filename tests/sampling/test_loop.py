@@ -176,7 +176,7 @@ def test_join_refuses_what_does_not_fit(small_model: Model, changes: dict[str, A
 
 @pytest.mark.parametrize("raises", [False, True])
 def test_bad_row_fails_alone_when_the_network_fails_on_it(small_model: Model, raises: bool) -> None:
-    loop = loop_of(replace(small_model, unet_final=PoisonedUNet(raises)))
+    loop = loop_of(replace(small_model, network_final=PoisonedUNet(raises)))
     loop.join(row_of("good"))
     loop.join(row_of("bad", embedding_of(POISON)))
     report = loop.step()
@@ -189,7 +189,7 @@ def test_bad_row_fails_alone_when_the_network_fails_on_it(small_model: Model, ra
 @pytest.mark.parametrize("recovers", [True, False])
 def test_non_finite_row_gets_one_try_in_fp32(small_model: Model, recovers: bool) -> None:
     unet = PoisonedUNet(recovers=recovers).to(torch.bfloat16)
-    loop = loop_of(replace(small_model, unet_final=unet, dtype=torch.bfloat16))
+    loop = loop_of(replace(small_model, network_final=unet, dtype=torch.bfloat16))
     loop.join(row_of("bad", embedding_of(POISON), steps=1))
     report = loop.step()
     assert [row.id for row in report.finished] == (["bad"] if recovers else [])

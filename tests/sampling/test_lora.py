@@ -16,6 +16,7 @@ from core.errors import InvalidInput
 from core.settings import BUNDLED_MODEL
 from sampling import lora
 from sampling.lora import Networks
+from sampling.lora_names import TEXT, TEXT_2, UNET
 from sampling.model import Model
 from styles.fit import Fit, check_fit
 from tests.sampling.style_files import random_layers
@@ -36,7 +37,7 @@ def networks(model: Model) -> Networks:
 
 def a_fit(networks: Networks) -> Fit:
     """What the catalogue compares files with, of the same networks."""
-    return Fit.made(networks.shapes, networks.text_width)
+    return Fit.made(networks.name, networks.shapes, networks.text_width)
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_what_does_not_act_is_counted_by_component(
         extra |= {f"{layer}.lora_A.weight": torch.zeros(4, 128), f"{layer}.lora_B.weight": torch.zeros(256, 4)}
     save_file({**tensors, **extra}, tmp_path / "more.safetensors")
     parts = lora.read(tmp_path / "more.safetensors", networks)
-    assert set(parts) == {lora.UNET, lora.TEXT_2}
+    assert set(parts) == {UNET, TEXT_2}
     assert "unet 336 of 336, text_encoder 0 of 2, text_encoder_2 2 of 2 tensors act" in caplog.text
 
 
@@ -117,7 +118,7 @@ def peft(component: str, layer: str, half: str) -> str:
 
 
 def diffusers(component: str, layer: str, half: str) -> str:
-    if component == lora.UNET:
+    if component == UNET:
         return f"{component}.{layer}.lora.{half}.weight"
     return f"{component}.{layer}.lora_linear_layer.{half}.weight"
 
@@ -125,18 +126,18 @@ def diffusers(component: str, layer: str, half: str) -> str:
 def old_diffusers(component: str, layer: str, half: str) -> str:
     for short, long in (("to_q", "to_q"), ("q_proj", "to_q"), ("to_out.0", "to_out"), ("out_proj", "to_out")):
         if layer.endswith("." + short):
-            middle = ".processor." if component == lora.UNET else "."
+            middle = ".processor." if component == UNET else "."
             return f"{component}.{layer.removesuffix('.' + short)}{middle}{long}_lora.{half}.weight"
     return diffusers(component, layer, half)
 
 
 def kohya(component: str, layer: str, half: str) -> str:
-    prefix = {lora.UNET: "unet", lora.TEXT: "te1", lora.TEXT_2: "te2"}[component]
+    prefix = {UNET: "unet", TEXT: "te1", TEXT_2: "te2"}[component]
     return f"lora_{prefix}_{layer.replace('.', '_')}.lora_{half}.weight"
 
 
 def layers_of(networks: Networks, component: str) -> list[str]:
-    if component == lora.UNET:
+    if component == UNET:
         return UNET_LAYERS
     return [name for name in networks.shapes[component] if "layers.1" in name and name.endswith(("q_proj", "fc2"))]
 
@@ -149,12 +150,12 @@ def test_every_layout_gives_the_same_layers(
     """UNet and both text encoders in one file; kohya's with alpha, so that each delta is alpha / rank * up @ down."""
     tensors: dict[str, Tensor] = {}
     wanted: dict[str, dict[str, Tensor]] = {}
-    for rank, component in zip((4, 8, 16), (lora.UNET, lora.TEXT, lora.TEXT_2), strict=True):
+    for rank, component in zip((4, 8, 16), (UNET, TEXT, TEXT_2), strict=True):
         for i, layer in enumerate(layers_of(networks, component)):
             own = random_layers(networks.shapes[component], [layer], rank, seed=i)
             down, up = own[f"{layer}|down"], own[f"{layer}|up"]
             written = layer
-            if component != lora.UNET:
+            if component != UNET:
                 written = ("text_model." if text_prefix else "") + layer.removeprefix("text_model.")
             tensors |= {layout(component, written, "down"): down, layout(component, written, "up"): up}
             alpha = 2.0 + i if layout is kohya else rank
@@ -180,13 +181,13 @@ def test_blocks_of_the_original_layout_are_those_of_diffusers(networks: Networks
     }
     tensors = {}
     for i, name in enumerate(blocks):
-        made = random_layers(networks.shapes[lora.UNET], [UNET_LAYERS[0]], 4, seed=i)
+        made = random_layers(networks.shapes[UNET], [UNET_LAYERS[0]], 4, seed=i)
         key = f"lora_unet_{name}_transformer_blocks_0_attn1_to_q"
         tensors |= {f"{key}.lora_{half.split('|')[1]}.weight": tensor for half, tensor in made.items()}
         tensors[f"{key}.alpha"] = torch.tensor(2.0)
     save_file(tensors, tmp_path / "kohya.safetensors")
     check_fit(tmp_path / "kohya.safetensors", a_fit(networks))
-    layers = lora.read(tmp_path / "kohya.safetensors", networks)[lora.UNET]
+    layers = lora.read(tmp_path / "kohya.safetensors", networks)[UNET]
     for name, block in blocks.items():
         key = f"lora_unet_{name}_transformer_blocks_0_attn1_to_q"
         found = layers[f"{block}.transformer_blocks.0.attn1.to_q"]
@@ -196,22 +197,22 @@ def test_blocks_of_the_original_layout_are_those_of_diffusers(networks: Networks
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_unequal_ranks_without_alpha_scale_by_one(networks: Networks, tmp_path: Path, order: int) -> None:
-    made = [random_layers(networks.shapes[lora.UNET], [UNET_LAYERS[i]], rank, i) for i, rank in ((0, 4), (1, 16))]
-    tensors = {peft(lora.UNET, *key.split("|")): tensor for part in made[::order] for key, tensor in part.items()}
+    made = [random_layers(networks.shapes[UNET], [UNET_LAYERS[i]], rank, i) for i, rank in ((0, 4), (1, 16))]
+    tensors = {peft(UNET, *key.split("|")): tensor for part in made[::order] for key, tensor in part.items()}
     save_file(tensors, tmp_path / "style.safetensors")
-    layers = lora.read(tmp_path / "style.safetensors", networks)[lora.UNET]
+    layers = lora.read(tmp_path / "style.safetensors", networks)[UNET]
     for layer in UNET_LAYERS[:2]:
-        delta = tensors[peft(lora.UNET, layer, "up")] @ tensors[peft(lora.UNET, layer, "down")]
+        delta = tensors[peft(UNET, layer, "up")] @ tensors[peft(UNET, layer, "down")]
         torch.testing.assert_close(layers[layer].up @ layers[layer].down, delta)
 
 
 @pytest.mark.parametrize(("rslora", "scale"), [(False, 32 / 4), (True, 32 / 2)])
 def test_alpha_of_the_metadata_counts(networks: Networks, tmp_path: Path, rslora: bool, scale: float) -> None:
-    made = random_layers(networks.shapes[lora.UNET], UNET_LAYERS[:2], 4, seed=0)
-    tensors = {peft(lora.UNET, *key.split("|")): tensor for key, tensor in made.items()}
+    made = random_layers(networks.shapes[UNET], UNET_LAYERS[:2], 4, seed=0)
+    tensors = {peft(UNET, *key.split("|")): tensor for key, tensor in made.items()}
     written = {"unet.lora_alpha": 8, "unet.r": 4, "unet.use_rslora": rslora, "unet.alpha_pattern": {"attn1.to_q": 32}}
     save_file(tensors, tmp_path / "style.safetensors", {"lora_adapter_metadata": json.dumps(written)})
-    layers = lora.read(tmp_path / "style.safetensors", networks)[lora.UNET]
+    layers = lora.read(tmp_path / "style.safetensors", networks)[UNET]
     plain = [made[f"{layer}|up"] @ made[f"{layer}|down"] for layer in UNET_LAYERS[:2]]
     for layer, delta, factor in zip(UNET_LAYERS, plain, (scale, scale / 4), strict=False):
         torch.testing.assert_close(layers[layer].up @ layers[layer].down, delta * factor)
@@ -222,13 +223,13 @@ def test_file_of_peft_is_read_with_the_scale_that_stands_beside_it(
     networks: Networks, tmp_path: Path, caplog: pytest.LogCaptureFixture, beside: bool, scale: float
 ) -> None:
     """As save_pretrained of peft writes it for a UNet: its prefix before every name, alpha in another file."""
-    made = random_layers(networks.shapes[lora.UNET], UNET_LAYERS, 4, seed=0)
+    made = random_layers(networks.shapes[UNET], UNET_LAYERS, 4, seed=0)
     halves = {key: "base_model.model." + peft("", *key.split("|")).removeprefix(".") for key in made}
     save_file({halves[key]: tensor for key, tensor in made.items()}, tmp_path / "adapter_model.safetensors")
     if beside:
         (tmp_path / "adapter_config.json").write_text(json.dumps({"lora_alpha": 8, "r": 4, "use_rslora": False}))
     check_fit(tmp_path / "adapter_model.safetensors", a_fit(networks))
-    layers = lora.read(tmp_path / "adapter_model.safetensors", networks)[lora.UNET]
+    layers = lora.read(tmp_path / "adapter_model.safetensors", networks)[UNET]
     assert set(layers) == set(UNET_LAYERS) and caplog.text == ""
     for layer in UNET_LAYERS:
         delta = made[f"{layer}|up"].flatten(1) @ made[f"{layer}|down"].flatten(1)
@@ -237,10 +238,10 @@ def test_file_of_peft_is_read_with_the_scale_that_stands_beside_it(
 
 def test_fused_file_is_in_the_weights_and_leaves_no_layer_behind(model: Model) -> None:
     """The preview pool's UNet carries its adapter in its weights."""
-    base, fused = model.unet("final"), model.unet("preview")
+    base, fused = model.network("final"), model.network("preview")
     path = BUNDLED_MODEL / "preview_lcm.safetensors"
     assert fused.state_dict().keys() == base.state_dict().keys()
-    layers = lora.read(path, Networks.of(base))[lora.UNET]
+    layers = lora.read(path, Networks.of(base))[UNET]
     for name, weight in base.state_dict().items():
         layer = layers.get(name.removesuffix(".weight"))
         delta = torch.zeros_like(weight) if layer is None else (layer.up @ layer.down).view_as(weight)
@@ -250,6 +251,6 @@ def test_fused_file_is_in_the_weights_and_leaves_no_layer_behind(model: Model) -
 def test_fuse_refuses_what_overflows(model: Model, ink: Path, tmp_path: Path) -> None:
     tensors = {key: torch.full_like(tensor, 3e4) for key, tensor in load_file(ink).items()}
     save_file(tensors, tmp_path / "huge.safetensors")
-    halved = copy.deepcopy(model.unet("final")).half()
+    halved = copy.deepcopy(model.network("final")).half()
     with pytest.raises(InvalidInput, match="overflows"):
         lora.fuse(halved, tmp_path / "huge.safetensors")

@@ -15,7 +15,8 @@ from torch import Tensor
 from benchmarks.original_layout import unet_name
 from benchmarks.random_sdxl import networks
 from sampling import lora
-from sampling.lora import TEXT, TEXT_2, UNET, Networks
+from sampling.lora import Networks
+from sampling.lora_names import TEXT, TEXT_2, UNET
 from styles.fit import Fit, check_fit
 
 RANK, ALPHA = 2, 1.0
@@ -109,7 +110,7 @@ def test_every_key_finds_its_layer(
                 tensors[alpha] = torch.tensor(ALPHA)
             wanted.setdefault(part, set()).add(name)
     save_file(tensors, tmp_path / "style.safetensors")
-    check_fit(tmp_path / "style.safetensors", Fit.made(sdxl.shapes, sdxl.text_width))
+    check_fit(tmp_path / "style.safetensors", Fit.made(sdxl.name, sdxl.shapes, sdxl.text_width))
     with caplog.at_level(logging.WARNING):
         parts = lora.read(tmp_path / "style.safetensors", sdxl)
     assert {part: set(layers) for part, layers in parts.items()} == wanted

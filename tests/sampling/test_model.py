@@ -19,9 +19,9 @@ from sampling.model import Model, load_model
 def test_model_reads_what_the_roles_need(bundle: Path) -> None:
     decode = load_model(bundle, roles=("decode",))
     assert decode.vae is not None
-    assert (decode.texts, decode.unet_preview, decode.unet_final) == ({}, None, None)
+    assert (decode.texts, decode.network_preview, decode.network_final) == ({}, None, None)
     with pytest.raises(StartupError, match="--roles"):
-        decode.unet("preview")
+        decode.network("preview")
     assert load_model(bundle, roles=("finish",)).vae is None
     final = load_model(bundle, roles=("final",))
     assert final.decoder("preview") is final.decoder("final")  # the bundle has one for both
@@ -36,7 +36,7 @@ def test_model_tells_its_shape(model: Model) -> None:
 
 
 def test_pools_have_their_own_weights(model: Model) -> None:
-    preview, final = model.unet("preview"), model.unet("final")
+    preview, final = model.network("preview"), model.network("final")
     assert preview is not final
     assert not torch.equal(preview.conv_in.weight, final.conv_in.weight) or not torch.equal(
         preview.mid_block.attentions[0].proj_in.weight, final.mid_block.attentions[0].proj_in.weight
@@ -105,5 +105,5 @@ def test_previews_have_a_decoder_of_their_own(two_decoders: Path) -> None:
 
 def test_model_in_bfloat16_holds_that_dtype(bundle: Path) -> None:
     made = load_model(bundle, dtype=torch.bfloat16, roles=("preview",))
-    assert made.unet("preview").dtype is torch.bfloat16
-    assert made.unet_final is None
+    assert made.network("preview").dtype is torch.bfloat16
+    assert made.network_final is None

@@ -102,7 +102,7 @@ def a_profile(path: Path, base: Path, turbo: Path, **changes: Any) -> Path:
 def test_pools_may_be_two_models_that_share_what_is_equal(base: Path, turbo: Path, tmp_path: Path) -> None:
     """The text encoders lie in two folders with the same content: they are read once, and prompts are encoded once."""
     model = load_model(a_profile(tmp_path / "pair.json", base, turbo))
-    assert not torch.equal(model.unet("preview").conv_in.weight, model.unet("final").conv_in.weight)
+    assert not torch.equal(model.network("preview").conv_in.weight, model.network("final").conv_in.weight)
     assert model.text("preview") is model.text("final") and model.vae is model.vae_preview
     assert (model.schedules["preview"].spacing, model.schedules["final"].spacing) == ("trailing", "leading")
     profile = model.profile
@@ -167,12 +167,12 @@ def test_profile_may_hold_its_weights_in_less_than_it_computes_in(base: Path, tu
     """The picture is that of rounded weights, at the speed and precision of float32."""
     light = load_model(a_profile(tmp_path / "light.json", base, turbo, options={"weights": "bfloat16"}))
     full = load_model(a_profile(tmp_path / "full.json", base, turbo))
-    assert light.dtype is torch.float32 and light.unet("final").conv_in.weight.dtype is torch.bfloat16
-    assert light.unet("final").conv_norm_out.weight.dtype is torch.float32
+    assert light.dtype is torch.float32 and light.network("final").conv_in.weight.dtype is torch.bfloat16
+    assert light.network("final").conv_norm_out.weight.dtype is torch.float32
     with torch.no_grad():
         for tower in full.text().towers:
             _round(tower.encoder)
-        _round(full.unet("final"))
+        _round(full.network("final"))
     rows = []
     for model in (light, full):
         encoder = Encoder(model, ByteLRU(1 << 24))

@@ -221,6 +221,7 @@ def test_flux_is_fetched_in_its_parts_and_not_twice() -> None:
     names = [*wanted, "flux1-schnell.safetensors", "ae.safetensors", "README.md", "schnell_grid.jpeg"]
     needs = needs_of(described)["schnell"]
     assert choose_files(described.sources["schnell"], needs, names) == sorted(wanted)
+    assert choose_files(Source("own", hub="a/b"), own_needs(), names) == sorted(wanted)
 
 
 def test_digest_is_that_of_git_for_small_files(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ STOCK: dict[Sampler, Any] = {
 
 
 def run(model: Model, rows: list[Row], unet: Any = None) -> list[Tensor]:
-    given = model if unet is None else replace(model, unet_final=unet)
+    given = model if unet is None else replace(model, network_final=unet)
     loop = StepLoop(Denoiser(given, "final"), NoStyles(), 64, Clock())  # type: ignore[arg-type]
     for row in rows:
         loop.join(row)

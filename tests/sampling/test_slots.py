@@ -18,6 +18,7 @@ from torch import Tensor
 from core.settings import BUNDLED_MODEL
 from sampling import lora
 from sampling.lora import LoraLayer
+from sampling.lora_names import UNET
 from sampling.model import Model
 from sampling.packs import Layout, Pack, Placed, make_pack
 from sampling.slots import EachThread, OneThread, SlotConv2d, SlotLinear, install, layer_shapes
@@ -30,7 +31,7 @@ STYLES = ("ink", "noto")
 @pytest.fixture(scope="module")
 def styles(model: Model) -> dict[str, dict[str, LoraLayer]]:
     folder, networks = BUNDLED_MODEL / "styles", model.networks()
-    return {style: dict(lora.read(folder / f"{style}.safetensors", networks)[lora.UNET]) for style in STYLES}
+    return {style: dict(lora.read(folder / f"{style}.safetensors", networks)[UNET]) for style in STYLES}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def packs(styles: dict[str, dict[str, LoraLayer]]) -> dict[str, Pack]:
 
 @pytest.fixture(scope="module")
 def network(model: Model) -> TracedUNet:
-    return TracedUNet(model.unet("final"))
+    return TracedUNet(model.network("final"))
 
 
 def inputs(rows: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -61,7 +62,7 @@ def forward(network: TracedUNet, rows: Sequence[Placed | None], layout: Layout |
 @torch.no_grad()
 def by_peft(model: Model, weights: dict[str, float]) -> Tensor:
     """One row through diffusers' own adapters. Shapes: [1, 8, 7, 9]."""
-    unet = copy.deepcopy(model.unet("final"))
+    unet = copy.deepcopy(model.network("final"))
     for style in weights:
         tensors = {key: tensor.float() for key, tensor in load_file(_file(model, style)).items()}
         unet.load_lora_adapter(tensors, prefix="unet", adapter_name=style)
@@ -121,10 +122,10 @@ def test_weight_zero_is_the_base(network: TracedUNet, packs: dict[str, Pack]) ->
 
 def test_base_is_bit_equal_after_styles(model: Model, network: TracedUNet, packs: dict[str, Pack]) -> None:
     with torch.no_grad():
-        base = raw(model.unet("final"), inputs(1))
+        base = raw(model.network("final"), inputs(1))
         styled = forward(network, [Placed(packs["ink"], (1.0,))])
         assert torch.equal(network.eager(*inputs(1), None), base)
-        assert torch.equal(raw(model.unet("final"), inputs(1)), base)
+        assert torch.equal(raw(model.network("final"), inputs(1)), base)
     assert not torch.allclose(styled, base, atol=1e-3)
 
 
@@ -137,11 +138,11 @@ def test_style_after_another_equals_the_style_alone(network: TracedUNet, packs: 
 
 
 def test_layers_keep_their_weights_and_names(model: Model) -> None:
-    plain = UNet2DConditionModel.from_config(model.unet("final").config)
+    plain = UNet2DConditionModel.from_config(model.network("final").config)
     names = list(plain.state_dict())
     assignment = install(plain, OneThread())
     assert list(plain.state_dict()) == names
-    plain.load_state_dict(model.unet("final").state_dict())
+    plain.load_state_dict(model.network("final").state_dict())
     assert install(plain, OneThread()) is assignment
     kinds = {type(module) for module in plain.modules()}
     assert {SlotLinear, SlotConv2d} <= kinds and not {torch.nn.Linear, torch.nn.Conv2d} & kinds
@@ -187,7 +188,7 @@ def test_convolution_of_any_kind_equals_its_two_halves(options: dict[str, Any]) 
 def test_lower_precision_acts_in_its_own_dtype(
     model: Model, styles: dict[str, dict[str, LoraLayer]], network: TracedUNet, packs: dict[str, Pack], dtype: Any
 ) -> None:
-    halved = TracedUNet(copy.deepcopy(model.unet("final")).to(dtype))
+    halved = TracedUNet(copy.deepcopy(model.network("final")).to(dtype))
     pack = make_pack([styles["ink"]], dtype)
     acting = Layout().gather([Placed(pack, (0.7,)), None], torch.device("cpu"), dtype)
     assert {part.dtype for part in (*acting.down, *acting.up)} == {dtype}
@@ -239,7 +240,7 @@ def random_pack(network: torch.nn.Module, seed: int, rank: int) -> Pack:
 @torch.no_grad()
 def test_every_layer_of_the_network_equals_weights_that_hold_the_style(model: Model) -> None:
     """Also those that train rarely: both ends, embeddings, shortcuts, sampling up and down; recorded and not."""
-    unet = model.unet("final")
+    unet = model.network("final")
     style, fused = random_style(unet, 1, 8), copy.deepcopy(unet)
     for name, layer in style.items():
         weight: Any = fused.get_submodule(name).weight
@@ -264,7 +265,7 @@ def test_nothing_is_compiled_again_for_other_styles(model: Model) -> None:
         graphs.append(graph)
         return graph.forward
 
-    room = Room(UNet2DConditionModel.from_config(model.unet("final").config).eval())
+    room = Room(UNet2DConditionModel.from_config(model.network("final").config).eval())
     assignment, layout = install(room, OneThread()), Layout()
     compiled: Any = torch.compile(room, backend=backend, fullgraph=True, dynamic=False)
     one, two, three = random_pack(room, 1, 16), random_pack(room, 2, 16), random_pack(room, 3, 12)

@@ -19,6 +19,7 @@ from core.recipe import StyleUse
 from sampling import lora
 from sampling.encode_stage import EncodeStage
 from sampling.encoder import Encoder
+from sampling.lora_names import TEXT, TEXT_2
 from sampling.model import Model
 from sampling.text import TextTower
 from shared_cache.embeddings import ByteLRU
@@ -46,7 +47,7 @@ def encoder(model: Model, paths: dict[str, Path]) -> Encoder:
 def fused(model: Model, styles: Sequence[tuple[Path, float]]) -> Encoder:
     """An encoder whose weights hold the styles for good."""
     towers = []
-    for component, tower in zip((lora.TEXT, lora.TEXT_2), model.text().towers, strict=True):
+    for component, tower in zip((TEXT, TEXT_2), model.text().towers, strict=True):
         network = copy.deepcopy(tower.encoder)
         for path, weight in styles:
             for name, layer in lora.read(path, model.networks())[component].items():
@@ -148,4 +149,4 @@ def test_stage_gives_positive_and_negative_the_styles_of_the_recipe(encoder: Enc
 
 def test_text_style_is_no_burden_to_the_unet(model: Model, paths: dict[str, Path]) -> None:
     parts = lora.read(paths["first"], model.networks())
-    assert set(parts) == {lora.TEXT, lora.TEXT_2}
+    assert set(parts) == {TEXT, TEXT_2}

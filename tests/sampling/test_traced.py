@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sampling import lora
 from sampling.lora import LoraLayer
+from sampling.lora_names import UNET
 from sampling.model import Model
 from sampling.packs import Layout, Pack, Placed, make_pack
 from sampling.traced import TracedUNet, can_trace
@@ -26,7 +27,7 @@ def inputs(model: Model, rows: int = 1, size: tuple[int, int] = (16, 16), chunks
 
 @pytest.fixture(scope="module")
 def traced(model: Model) -> TracedUNet:
-    return TracedUNet(model.unet("preview"))
+    return TracedUNet(model.network("preview"))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 8])
@@ -55,7 +56,7 @@ def test_masked_text_stays_masked(model: Model, traced: TracedUNet) -> None:
 def packs(model: Model) -> list[Pack]:
     """The two bundled styles, both in one slot, and one that acts on every second layer with a quarter of the rank."""
     paths = load_catalogue(model.profile.styles).paths()
-    ink, noto = (lora.read(paths[style], model.networks())[lora.UNET] for style in ("ink", "noto"))
+    ink, noto = (lora.read(paths[style], model.networks())[UNET] for style in ("ink", "noto"))
     few = {name: LoraLayer(layer.down[:4], layer.up[:, :4]) for name, layer in list(ink.items())[::2]}
     return [make_pack(styles, torch.float32) for styles in ([ink], [noto], [ink, noto], [few])]
 
@@ -111,7 +112,7 @@ def test_masked_text_stays_masked_when_styles_act(
 
 @torch.no_grad()
 def test_records_anew_only_when_styles_act_on_more_layers(model: Model, packs: list[Pack]) -> None:
-    traced, layout, given = TracedUNet(model.unet("final")), Layout(), inputs(model)
+    traced, layout, given = TracedUNet(model.network("final")), Layout(), inputs(model)
     recorded = []
     for pack in (packs[3], packs[0], packs[3], packs[1], packs[2]):
         acting = layout.gather([Placed(pack, (1.0, 0.5)[: pack.styles])], model.device, torch.float32)
@@ -123,7 +124,7 @@ def test_records_anew_only_when_styles_act_on_more_layers(model: Model, packs: l
 
 @torch.no_grad()
 def test_stays_the_base_while_styles_come_and_go(model: Model, packs: list[Pack]) -> None:
-    unet = copy.deepcopy(model.unet("final"))
+    unet = copy.deepcopy(model.network("final"))
     given = inputs(model)
     untouched = unet(given[0], given[1], encoder_hidden_states=given[2], added_cond_kwargs=added(given))[0]
     traced = TracedUNet(unet)
@@ -141,5 +142,5 @@ def added(given: list[Tensor]) -> dict[str, Tensor]:
 
 
 def test_is_for_processors_in_full_precision(model: Model) -> None:
-    assert can_trace(model.unet("final"))
+    assert can_trace(model.network("final"))
     assert not can_trace(torch.nn.Linear(2, 2))  # type: ignore[arg-type]

@@ -32,11 +32,11 @@ def reference(bundle: Path, parts: Parts) -> Reference:
 @pytest.fixture(scope="module")
 def worse(settings: Settings, parts: Parts, reference: Reference) -> Outcome:
     """One prompt in both pools by a network whose numbers are all off."""
-    unet = copy.deepcopy(parts.model.unet("final"))
+    unet = copy.deepcopy(parts.model.network("final"))
     generator = torch.Generator().manual_seed(0)
     for weights in unet.parameters():
         weights.mul_(1 + torch.randn(weights.shape, generator=generator))
-    model = replace(parts.model, unet_preview=unet, unet_final=unet)
+    model = replace(parts.model, network_preview=unet, network_final=unet)
     option = Option("off", lambda folder: model)
     return evaluate(settings, option, cases_of(settings, short=True)[:1], reference, lambda: None)
 
