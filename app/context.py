@@ -27,7 +27,7 @@ from shared_cache.mailbox import Mailbox, Replies
 from shared_cache.metrics import Board
 from shared_cache.objects import Objects, open_objects
 from shared_cache.previews import Previews, kept_previews
-from shared_cache.queue import Backlog
+from shared_cache.queue import Backlog, Room
 from shared_cache.registry import ReadyWorkers, Registry, new_worker_id
 from shared_cache.renders import Renders
 from styles.catalogue import Catalogue, open_catalogue
@@ -103,7 +103,7 @@ def open_context(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S)
             costs=Costs(client, profile.version, clock),
             profile=profile,
             style_ids=catalogue.ids(),
-            capacity=settings.lane_capacity,
+            room=Room(settings.lane_capacity, max(1, int(settings.owner_share * settings.lane_capacity))),
             max_rows=settings.max_final_rows,
             backlog=Backlog(client),
             workers=workers.count,

@@ -21,6 +21,7 @@ from core.errors import (
     InvalidInput,
     NotFound,
     Overloaded,
+    OverQuota,
     Unavailable,
 )
 from shared_cache.redis_faults import explain as fault_of
@@ -33,6 +34,7 @@ STATUS: dict[type[FirstlightError], int] = {
     BlockedPrompt: 422,
     NotFound: 404,
     Conflict: 409,
+    OverQuota: 429,
     Overloaded: 503,
     Unavailable: 503,
 }

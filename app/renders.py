@@ -13,7 +13,7 @@ from app.bodies import RenderBody
 from app.context import Context
 from app.records import next_page, owned, place, view
 from app.wants import Here, Owner, saying
-from core.errors import FirstlightError, InvalidInput, NotFound, Overloaded
+from core.errors import FirstlightError, InvalidInput, NotFound, Overloaded, OverQuota
 from core.recipe import Recipe
 from core.render import State
 from core.validate import check_int, check_number
@@ -53,7 +53,7 @@ def ask(
 
 
 def submit(context: Context, owner: str, body: RenderBody, idempotency_key: str | None = None) -> Record:
-    """Raises: InvalidInput, BlockedPrompt, Conflict, Overloaded; each is counted by its reason."""
+    """Raises: InvalidInput, BlockedPrompt, Conflict, Overloaded, OverQuota; each is counted by its reason."""
     try:
         return _submit(context, owner, body, idempotency_key)
     except FirstlightError as error:
@@ -63,8 +63,9 @@ def submit(context: Context, owner: str, body: RenderBody, idempotency_key: str 
 
 def _reason(error: FirstlightError, deadline_s: float | None) -> str:
     """The error's code, but for one of which Overloaded has no word: there was room, and too little time."""
-    late = isinstance(error, Overloaded) and deadline_s is not None and error.predicted_s > deadline_s
-    return "deadline" if late else error.code
+    if not isinstance(error, Overloaded) or isinstance(error, OverQuota) or deadline_s is None:
+        return error.code
+    return "deadline" if error.predicted_s > deadline_s else error.code
 
 
 def _submit(context: Context, owner: str, body: RenderBody, idempotency_key: str | None) -> Record:

@@ -167,7 +167,7 @@ class Fleet:
         seen = [self._claim(task) for task in islice(self._waiting.values(), CAREFUL_LOOK)]
         running = [task for tasks in self._running for task in tasks.values()]
         claims, rows = tuple(self._claim(task) for task in running), sum(task.rows for task in running)
-        ahead = Ahead(0, len(self._waiting), claims, rows, tuple(seen))
+        ahead = Ahead(0, 0, len(self._waiting), claims, rows, tuple(seen))
         wish = RenderWish(replace(WISH, steps=arrival.steps), deadline_s=arrival.limit_s)
         door = Door(self._meter.table(), ahead, self._gpus, MAX_ROWS, arrival.at_s, POOL)
         return door.promise(wish, Bucket.parse(arrival.bucket)).kept

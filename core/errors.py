@@ -6,6 +6,7 @@ FirstlightError
 ├── NotFound          no such thing, or not this owner's
 ├── Conflict          the same key was used for something else
 ├── Overloaded        no room, or the deadline cannot be met; says when and what would fit
+│   └── OverQuota     there is room, but not for more of this owner's
 ├── Unavailable       a part that the request needs is not there (yet)
 ├── NonFinite         NaN or infinity in latents or pixels, also after the fp32 retry
 └── StartupError      the process cannot start; names cause and remedy
@@ -71,6 +72,10 @@ class Overloaded(FirstlightError):
         if self.fits is not None:
             body["fits"] = self.fits
         return body
+
+
+class OverQuota(Overloaded):
+    code = "quota"
 
 
 class Unavailable(FirstlightError):

@@ -67,6 +67,7 @@ class Settings(BaseSettings):
     )
     nsfw_threshold: float = Field(0.85, gt=0, le=1, description="image classifier score that withholds a picture")
     lane_capacity: int = Field(64, ge=1, description="renders that may wait at once")
+    owner_share: float = Field(0.75, gt=0, le=1, description="of these, how much one owner may have")
     lease_s: float = Field(5.0, gt=0, le=DAY_S, description="seconds without heartbeat until another worker takes over")
     drain_s: float = Field(
         20.0, ge=0, le=DAY_S, description="seconds that a worker may go on with its work after SIGTERM"

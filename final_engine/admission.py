@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from statistics import fmean
 from time import time
 
-from core.errors import InvalidInput, Overloaded
+from core.errors import InvalidInput, Overloaded, OverQuota
 from core.profile import Bucket, ModelProfile
 from core.prompt_rules import check_prompt
 from core.recipe import Handoff
@@ -17,7 +17,7 @@ from final_engine.door import Door, Promise, RenderWish
 from shared_cache.costs import Costs
 from shared_cache.lanes import STANDARD, lane_name
 from shared_cache.previews import Previews, StoredPreview
-from shared_cache.queue import Ahead, Backlog
+from shared_cache.queue import Ahead, Backlog, Room
 from shared_cache.renders import Record, Renders
 
 MIN_RETRY_S = 1.0
@@ -38,7 +38,7 @@ class Admission:
         costs: Costs,
         profile: ModelProfile,
         style_ids: Collection[str],
-        capacity: int,
+        room: Room,
         max_rows: int,
         backlog: Backlog,
         workers: Callable[[], int],
@@ -50,7 +50,7 @@ class Admission:
         self._costs = costs
         self._profile = profile
         self._style_ids = style_ids
-        self._capacity = capacity
+        self._room = room
         self._max_rows = max_rows
         self._backlog = backlog
         self._workers = workers
@@ -66,8 +66,8 @@ class Admission:
     def submit(self, owner: str, wish: RenderWish, idempotency: tuple[str, str] | None = None) -> Record:
         """The queued record, or the earlier one of the same Idempotency-Key.
 
-        Raises: InvalidInput, BlockedPrompt, Conflict (key used for another body), Overloaded (no room, or the deadline
-        cannot be met or nobody is there to meet it).
+        Raises: InvalidInput, BlockedPrompt, Conflict (key used for another body), OverQuota (too many of this owner's),
+        Overloaded (no room, or the deadline cannot be met or nobody is there to meet it).
         """
         recipe = wish.recipe
         check_recipe(recipe, self._profile, self._style_ids, "final")
@@ -101,22 +101,20 @@ class Admission:
         )
         if stored is not None:
             self._kept.put(record.id, stored)
-        return self._renders.create(record, lane_name(STANDARD, record.bucket), idempotency)
+        return self._renders.create(record, lane_name(STANDARD, record.bucket), idempotency, self._room)
 
     def _promise(self, owner: str, wish: RenderWish, bucket: Bucket) -> Promise:
-        """Raises: Overloaded when there is no room, or the deadline cannot be met without breaking another's."""
+        """Raises: OverQuota; Overloaded when there is no room, or a deadline would not be kept."""
         table, workers = self._costs.load(), self._workers()
         ahead = self._backlog.ahead_of(owner)
         door = Door(table, ahead, workers, self._max_rows, self._clock(), self._profile.final)
         promise = door.promise(wish, bucket)
+        lack = self._lack(ahead)
+        if lack is not None:
+            kind, why = lack
+            raise kind(why, retry_after_s=_place_in_s(ahead, workers, table.stretch), predicted_s=promise.total_s)
         if wish.deadline_s is not None and workers == 0:
             raise Overloaded(NOBODY, retry_after_s=NOBODY_RETRY_S, predicted_s=promise.total_s)
-        if door.ahead.unfinished >= self._capacity:
-            raise Overloaded(
-                f"{door.ahead.unfinished} renders wait already, which is all there is room for",
-                retry_after_s=_place_in_s(door.ahead, workers, table.stretch),
-                predicted_s=promise.total_s,
-            )
         if wish.deadline_s is not None and not promise.kept:
             fits = door.nearest_fit(wish)
             hint = "" if fits is None else "; this would fit: " + ", ".join(f"{n} {v}" for n, v in fits.items())
@@ -128,6 +126,14 @@ class Admission:
                 fits=fits,
             )
         return promise
+
+    def _lack(self, ahead: Ahead) -> tuple[type[Overloaded], str] | None:
+        """Of what there is no more room, and the sentence about it; None where there is."""
+        if ahead.own >= self._room.owner:
+            return OverQuota, f"{ahead.own} of yours wait already, which is all that one may have; cancel some or wait"
+        if ahead.unfinished >= self._room.total:
+            return Overloaded, f"{ahead.unfinished} renders wait already, which is all there is room for"
+        return None
 
 
 def _place_in_s(ahead: Ahead, workers: int, stretch: float) -> float:

@@ -31,14 +31,24 @@ def look_ahead(workers: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """How many renders may be unfinished at once: of all owners together, and of one."""
+
+    total: int
+    owner: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ahead:
     """The queue as a newcomer meets it. Units: seconds of one device at full batches.
 
-    waiting: the first renders of the queue, in its order; before: how many of the whole queue go before the newcomer.
+    own: how many of the unfinished are the newcomer's owner's; before: how many of the queue go before the newcomer.
+    waiting: the first renders of the queue, in its order.
     running: what is left of those that run; running_rows: all their network rows.
     """
 
     unfinished: int
+    own: int
     before: int
     running: tuple[Claim, ...]
     running_rows: int
@@ -148,10 +158,11 @@ class Backlog:
         self._ahead = client.register_script(queue_scripts.AHEAD)
 
     def ahead_of(self, owner: str, look: int = CAREFUL_LOOK) -> Ahead:
-        unfinished, before, waiting, its_claims, running, steps, their_claims = self._ahead(args=[owner, look])
+        unfinished, own, before, waiting, its_claims, running, steps, their_claims = self._ahead(args=[owner, look])
         at_work = [found for found in zip(running, their_claims, steps, strict=True) if found[1] is not None]
         return Ahead(
             unfinished=int(unfinished),
+            own=int(own),
             before=int(before),
             running=tuple(_claim(render_id, text, int(step)) for render_id, text, step in at_work),
             running_rows=sum(json.loads(text)[-1] or 1 for _, text, _ in at_work),

@@ -94,8 +94,8 @@ AHEAD = (
     FAIR_PLACE
     + """
 -- ARGV: owner, how many to look at. The queue as a render meets it that this owner would add now.
--- Returns: renders not ended, how many wait before it, ids and claims of those that wait as far as it looked, then ids,
--- steps done and claims of those that run. What nobody claims any more is false.
+-- Returns: renders not ended, how many of them are the owner's, how many wait before it, ids and claims of those that
+-- wait as far as it looked, then ids, steps done and claims of those that run. What nobody claims any more is false.
 local function claims_of(ids)
   return #ids == 0 and {} or redis.call('HMGET', 'fl:claims', unpack(ids))
 end
@@ -107,8 +107,9 @@ for i, text in ipairs(redis.call('HGETALL', 'fl:stepping')) do
   into[#into + 1] = text
 end
 local place = fair_place(ARGV[1])
-return {redis.call('ZCARD', 'fl:open'), redis.call('ZCOUNT', 'fl:queue', '-inf', place),
-  waiting, claims_of(waiting), running, steps, claims_of(running)}
+local open, own = redis.call('ZCARD', 'fl:open'), redis.call('SCARD', 'fl:open:' .. ARGV[1])
+local before = redis.call('ZCOUNT', 'fl:queue', '-inf', place)
+return {open, own, before, waiting, claims_of(waiting), running, steps, claims_of(running)}
 """
 )
 

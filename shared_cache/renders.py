@@ -11,10 +11,11 @@ from typing import Any, cast
 
 import redis
 
-from core.errors import Conflict, NotFound
+from core.errors import Conflict, NotFound, Overloaded, OverQuota
 from core.render import TERMINAL, State
 from shared_cache import keys, queue_scripts, scripts
 from shared_cache.lanes import FINAL_GROUP, Entry
+from shared_cache.queue import Room
 from shared_cache.records import Record, decode, encode, encode_changes
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,8 @@ __all__ = ["Record", "Renders"]
 KEY_REUSED = "this Idempotency-Key was used for another request"
 IDEMPOTENCY_TTL_S = 24 * 3600
 PAYLOAD_TTL_S = 3600
+RETRY_S = 1.0
+LACKING = {b"full": Overloaded, b"quota": OverQuota}
 REPAIRED = 250  # renders that are looked at in one call of repair
 
 
@@ -38,19 +41,27 @@ class Renders:
         self._repair = client.register_script(queue_scripts.REPAIR)
         self._hand_over = client.register_script(scripts.HAND_OVER)
 
-    def create(self, record: Record, lane: str, idempotency: tuple[str, str] | None = None) -> Record:
+    def create(
+        self, record: Record, lane: str, idempotency: tuple[str, str] | None = None, room: Room | None = None
+    ) -> Record:
         """Writes record, owner's index, queue, lane entry and event at once; idempotency is (key, hash of the body).
 
         A key that the owner used before returns that render. A record that is terminal already is not queued.
-        Raises: Conflict when the key was used with another body.
+        Raises: Conflict when the key was used with another body; Overloaded and OverQuota when room is given and there
+        is none.
         """
         key, body_hash = idempotency or ("", "")
         idem = keys.idempotency(record.owner, key) if key else ""
         head = [record.id, record.owner, repr(record.created_s), keys.stream(lane), FINAL_GROUP, idem, body_hash]
         place = [repr(record.work_s), "" if record.due_s is None else repr(record.due_s)]
-        outcome, flat = self._create(args=[*head, IDEMPOTENCY_TTL_S, *place, *encode(record)])
+        bounds = ["", ""] if room is None else [room.total, room.owner]
+        outcome, flat = self._create(args=[*head, IDEMPOTENCY_TTL_S, *place, *bounds, *encode(record)])
         if outcome == b"conflict":
             raise Conflict(KEY_REUSED, field="Idempotency-Key")
+        if outcome in LACKING:
+            raise LACKING[outcome](
+                "the last place was taken in this moment", retry_after_s=RETRY_S, predicted_s=record.predicted_s
+            )
         return decode(flat) or record
 
     def get(self, render_id: str) -> Record | None:

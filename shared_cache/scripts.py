@@ -71,6 +71,7 @@ local function settle(id, state)
   if TERMINAL[state] then
     redis.call('HDEL', 'fl:claims', id)
     redis.call('ZREM', 'fl:open', id)
+    redis.call('SREM', 'fl:open:' .. redis.call('HGET', key, 'owner'), id)
     redis.call('ZREM', 'fl:due', id)
     leave_stream(key)
     forget_glimpse(id)
@@ -107,9 +108,9 @@ CREATE = (
     RENDER_PRELUDE
     + FAIR_PLACE
     + """
--- ARGV: id, owner, created_s, lane, group, idempotency key or '', body hash, its ttl, work_s, due_s or '', then the
--- record's fields
-local id, owner, created_s, lane, group, idem, hash, idem_s, work_s, due_s = unpack(ARGV, 1, 10)
+-- ARGV: id, owner, created_s, lane, group, idempotency key or '', body hash, its ttl, work_s, due_s or '', how many may
+-- be open of all and of the owner, or '', then the record's fields
+local id, owner, created_s, lane, group, idem, hash, idem_s, work_s, due_s, total, own = unpack(ARGV, 1, 12)
 
 local function take_place()
   local place, now = fair_place(owner)
@@ -125,6 +126,19 @@ local function claim_of(key)
   return '[' .. table.concat(at, ',') .. ']'
 end
 
+-- Which bound leaves no room for one more, if any. What vanished from the open ones is not counted.
+local function lacking()
+  if total == '' then return nil end
+  local mine = 'fl:open:' .. owner
+  if redis.call('SCARD', mine) >= tonumber(own) then
+    for _, known in ipairs(redis.call('SMEMBERS', mine)) do
+      if not redis.call('ZSCORE', 'fl:open', known) then redis.call('SREM', mine, known) end
+    end
+    if redis.call('SCARD', mine) >= tonumber(own) then return 'quota' end
+  end
+  return redis.call('ZCARD', 'fl:open') >= tonumber(total) and 'full' or nil
+end
+
 local key = 'fl:render:' .. id
 if idem ~= '' then
   local known = redis.call('HMGET', idem, 'id', 'hash')
@@ -136,7 +150,9 @@ end
 if redis.call('EXISTS', key) == 1 then  -- the same call again, after its answer was lost
   return {'known', redis.call('HGETALL', key)}
 end
-redis.call('HSET', key, rest(11))
+local bound = lacking()
+if bound then return {bound, {}} end
+redis.call('HSET', key, rest(13))
 redis.call('ZADD', 'fl:renders:' .. owner, created_s, id)
 if idem ~= '' then
   redis.call('HSET', idem, 'id', id, 'hash', hash)
@@ -147,6 +163,7 @@ if not TERMINAL[state] then
   redis.call('ZADD', 'fl:queue', take_place(), id)
   redis.call('HSET', 'fl:claims', id, claim_of(key))
   redis.call('ZADD', 'fl:open', created_s, id)
+  redis.call('SADD', 'fl:open:' .. owner, id)
   if due_s ~= '' then redis.call('ZADD', 'fl:due', due_s, id) end
   enter_stream(key, lane, group, id, 0)
 end

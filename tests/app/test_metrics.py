@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from app import metrics as route
 from core.metrics import Metrics
 from shared_cache import keys
+from shared_cache.queue import Room
 from tests.app.conftest import Web
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs" / "metrics.md"
@@ -111,10 +112,20 @@ def test_refused_render_is_counted_by_its_reason(client: httpx.Client, body: dic
 
 def test_full_queue_is_counted_as_overloaded(web: Web, client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     client.post("/api/v1/renders", json={"prompt": "a cat"})
-    monkeypatch.setattr(web.context.admission, "_capacity", 1)
+    monkeypatch.setattr(web.context.admission, "_room", Room(1, 2))
     before = value(client, "firstlight_renders_rejected", reason="overloaded")
     assert client.post("/api/v1/renders", json={"prompt": "a cat"}).status_code == 503
     assert value(client, "firstlight_renders_rejected", reason="overloaded") == before + 1
+
+
+def test_one_owner_cannot_fill_the_queue(web: Web, client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.post("/api/v1/renders", json={"prompt": "a cat"})
+    monkeypatch.setattr(web.context.admission, "_room", Room(1000, 1))
+    before = value(client, "firstlight_renders_rejected", reason="quota")
+    refused = client.post("/api/v1/renders", json={"prompt": "a cat", "deadline_s": 1000})
+    assert refused.status_code == 429 and int(refused.headers["Retry-After"]) >= 1
+    assert refused.json()["error"]["code"] == "quota" and "cancel some" in refused.json()["error"]["message"]
+    assert value(client, "firstlight_renders_rejected", reason="quota") == before + 1
 
 
 def test_key_used_for_another_body_is_counted_as_conflict(client: httpx.Client) -> None:

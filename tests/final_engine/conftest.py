@@ -34,7 +34,7 @@ from shared_cache.lanes import Signal, Stream, decode_stage
 from shared_cache.latents import Latents, pack
 from shared_cache.objects import DiskObjects, Objects
 from shared_cache.previews import Previews, StoredPreview, kept_previews
-from shared_cache.queue import Backlog, Lanes
+from shared_cache.queue import Backlog, Lanes, Room
 from shared_cache.registry import ReadyWorkers, Registry
 from shared_cache.renders import Record, Renders
 from tests.makers import a_final_recipe, a_preview_recipe
@@ -61,7 +61,7 @@ class FinalPath:
         self.loop, self.metrics = parts.final, Metrics()
         self.glimpses = Glimpses(decoder=parts.decoder, classifier=classifier, events=self.events)
         self.encode = EncodeStage(parts.encoder, Signal(client, "final").notify)
-        self.admission = self.admit_with(capacity=64)
+        self.admission = self.admit_with()
         self.engine = FinalEngine(
             loop=self.loop,
             encode=self.encode,
@@ -125,7 +125,7 @@ class FinalPath:
             "clock": self.clock,
             "profile": self.profile,
             "style_ids": {"ink", "noto"},
-            "capacity": 64,
+            "room": Room(64, 64),
             "max_rows": 8,
         }
         return Admission(**{**fields, **changes})

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from core.cost import ANY, CostTable, Part
-from core.errors import BlockedPrompt, Conflict, InvalidInput, Overloaded
+from core.errors import BlockedPrompt, Conflict, InvalidInput, Overloaded, OverQuota
 from core.profile import Bucket
 from core.recipe import Handoff
 from core.render import State
 from final_engine.admission import MIN_RETRY_S, UNKNOWN_RETRY_S
 from final_engine.door import RenderWish
+from shared_cache.queue import Room
 from tests.final_engine.conftest import FinalPath
 from tests.makers import a_final_recipe
 
@@ -42,12 +43,24 @@ def test_submit_refuses_what_cannot_meet_its_deadline_and_says_what_would_fit(pa
 
 
 def test_submit_refuses_when_the_lane_is_full(path: FinalPath) -> None:
-    small = path.admit_with(capacity=2)
+    small = path.admit_with(room=Room(2, 2))
     for _ in range(2):
         small.submit("ann", RenderWish(a_final_recipe()))
     with pytest.raises(Overloaded) as caught:
         small.submit("ann", RenderWish(a_final_recipe()))
     assert caught.value.retry_after_s >= 1
+
+
+def test_one_owner_leaves_room_for_others(path: FinalPath) -> None:
+    small = path.admit_with(room=Room(4, 2))
+    first, _ = (small.submit("ann", RenderWish(a_final_recipe()), (key, "h")) for key in ("a", "b"))
+    with pytest.raises(OverQuota, match="2 of yours wait already") as caught:
+        small.submit("ann", RenderWish(a_final_recipe()))
+    assert caught.value.retry_after_s >= 1
+    assert small.submit("ann", RenderWish(a_final_recipe()), ("a", "h")).id == first.id  # no new one
+    small.submit("bob", RenderWish(a_final_recipe()))
+    path.renders.cancel(first.id)
+    small.submit("ann", RenderWish(a_final_recipe()))
 
 
 def test_place_in_a_full_lane_is_promised_by_the_work_that_is_there(path: FinalPath) -> None:
@@ -57,7 +70,7 @@ def test_place_in_a_full_lane_is_promised_by_the_work_that_is_there(path: FinalP
 
     def retry_s(workers: int) -> float:
         with pytest.raises(Overloaded) as caught:
-            path.admit_with(capacity=2, workers=lambda: workers).submit("bob", RenderWish(a_final_recipe()))
+            path.admit_with(room=Room(2, 2), workers=lambda: workers).submit("bob", RenderWish(a_final_recipe()))
         return caught.value.retry_after_s
 
     work_s = COSTS.work_s("128x128", 50, 2, 8)
@@ -67,7 +80,7 @@ def test_place_in_a_full_lane_is_promised_by_the_work_that_is_there(path: FinalP
 
 
 def test_same_idempotency_key_gives_the_same_render_even_when_full(path: FinalPath) -> None:
-    small = path.admit_with(capacity=1)
+    small = path.admit_with(room=Room(1, 1))
     wish = RenderWish(a_final_recipe())
     first = small.submit("ann", wish, ("k", "h"))
     assert small.submit("ann", wish, ("k", "h")).id == first.id

@@ -33,7 +33,7 @@ RUNNING = Claim("running", 2.0, 99.0)
 def door(
     *waiting: Claim, running: Sequence[Claim] = (), rows: int = 0, before: int | None = None, **changes: Any
 ) -> Door:
-    ahead = Ahead(len(waiting), len(waiting) if before is None else before, tuple(running), rows, waiting)
+    ahead = Ahead(len(waiting), 0, len(waiting) if before is None else before, tuple(running), rows, waiting)
     usual = {"table": TABLE, "ahead": ahead, "workers": 1, "max_rows": 8, "now_s": 0.0, "pool": POOL}
     return Door(**{**usual, **changes})
 

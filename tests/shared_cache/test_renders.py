@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 
-from core.errors import Conflict, NotFound
+from core.errors import Conflict, NotFound, Overloaded, OverQuota
 from core.recipe import Handoff, Sampler, StyleUse
 from core.render import TERMINAL, State
 from shared_cache import keys
 from shared_cache.events import Events
+from shared_cache.queue import Room
 from shared_cache.renders import Renders
 from tests.shared_cache.makers import LANE, a_recipe, a_record, ends, lanes, running, take
 
@@ -84,6 +85,37 @@ def test_create_queues_once_when_thirty_two_send_the_same_key(client: redis.Redi
         thread.join()
     assert len(made) == 32 and len(set(made)) == 1
     assert len(take(lanes(client), 40)) == 1
+
+
+@pytest.mark.parametrize(
+    ("room", "refusal"), [(Room(3, 9), Overloaded), (Room(9, 3), OverQuota)], ids=["of all", "of one owner"]
+)
+def test_no_more_are_let_in_than_there_is_room_for_when_all_come_at_once(
+    renders: Renders, room: Room, refusal: type[Overloaded]
+) -> None:
+    def create(number: int) -> object:
+        try:
+            return renders.create(a_record(f"r{number}"), LANE, room=room).id
+        except Overloaded as error:
+            return type(error)
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(create, range(8)))
+    assert found.count(refusal) == 5 and len(renders.unfinished()) == 3
+
+
+def test_place_of_a_render_that_ended_or_vanished_is_free_again(client: redis.Redis, renders: Renders) -> None:
+    room = Room(9, 2)
+    for name in ("r1", "r2"):
+        renders.create(a_record(name), LANE, room=room)
+    renders.cancel("r1")
+    client.delete(keys.render("r2"))
+    renders.repair()
+    for name in ("r3", "r4"):
+        renders.create(a_record(name), LANE, room=room)
+    with pytest.raises(OverQuota):
+        renders.create(a_record("r5"), LANE, room=room)
+    renders.create(a_record("r6", owner="bob"), LANE, room=room)
 
 
 @pytest.mark.parametrize("key", ["", "a" * 10_000, "a b\r\n\0", "../x", "\ud800"])
