@@ -61,7 +61,7 @@ def _styles(worker: Mapping[str, Any]) -> str:
 
 def _readiness(worker: Mapping[str, Any]) -> str:
     if not worker["ready"]:
-        return "no"
+        return "ends" if worker.get("draining") else "no"
     return "yes" if set(worker["ready"]) == set(worker["roles"]) else ", ".join(worker["ready"])
 
 

@@ -13,7 +13,8 @@ from shared_cache.registry import Registry, lacks, ready_of, serves
 
 
 class Stand(Enum):
-    """READY: a warm worker for every role. LOADING: all are announced, not all are warm. WAITING: a role has nobody."""
+    """READY: a warm worker for every role. LOADING: all are announced, not all are warm. WAITING: a role has nobody who
+    is not about to end."""
 
     READY = "ready"
     LOADING = "loading"
@@ -36,8 +37,9 @@ def standing(registry: Registry, model: str, roles: Collection[str] = ROLES) -> 
         workers = registry.workers()
     except RedisError:
         return Standing(Stand.AWAY, dict.fromkeys(roles, 0), "the queue cannot be reached")
+    staying = [worker for worker in workers if not worker.get("draining")]
     able = {
-        role: [one for one in workers if role in one.get("roles", ()) and serves(one, role, model)] for role in roles
+        role: [one for one in staying if role in one.get("roles", ()) and serves(one, role, model)] for role in roles
     }
     counts = {role: sum(role in ready_of(worker) for worker in able[role]) for role in roles}
     nobody = [role for role in roles if not able[role]]

@@ -83,6 +83,7 @@ class Worker:
         self._torch: TorchRoles | None = None
         self._started_s = clock()
         self._ready: tuple[str, ...] = ()
+        self._draining = False
         self._announcer = Announcer(
             worker_id=self.shared.worker_id,
             registry=self.shared.registry,
@@ -119,6 +120,7 @@ class Worker:
         if loop is not None:
             loop.run(stopping.asked)
         stopping.asked.wait()
+        self._draining = True
         self._tell_ready(())
         for stage in self.shared.stages:
             stage.stop_taking()
@@ -139,6 +141,7 @@ class Worker:
             "pid": os.getpid(),
             "roles": self.roles,
             "ready": list(self._ready),
+            "draining": self._draining,
             "model": profile.id,
             "version": profile.version,
             "buckets": [str(bucket) for bucket in profile.final.buckets],

@@ -97,7 +97,8 @@ def test_leaving_workers_finish_or_hand_back_what_they_have(fleet: Fleet) -> Non
         under_way = fleet.running(http)
         fleet.patient.send_signal(signal.SIGTERM)
         fleet.until(lambda: fleet.ready() == 0)
-        assert fleet.patient.poll() is None and http.get("/readyz").json()["workers"]["final"] == 0
+        told = http.get("/readyz").json()
+        assert fleet.patient.poll() is None and told["workers"]["final"] == 0 and "final" in told["reason"]
         late = a_render(http, prompt="a castle in the snow", steps=4)
         assert fleet.patient.wait(TIMEOUT_S) == 0
         assert fleet.look(under_way).step == STEPS and fleet.spent(under_way) == 1

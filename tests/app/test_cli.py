@@ -114,6 +114,7 @@ def test_worker_with_another_model_is_pointed_out() -> None:
     assert row[2:] == ["final", "storybook 0 (not the server's)", "cuda:0 float16", "ink", "1 min", "1 s ago"]
     dedicated = {"id": "one", **A_WORKER, "fused": "ink:0.8", "started_s": 0.0, "seen_s": 88.5}
     assert row_of(dedicated, found)[5] == "ink:0.8 alone"
+    assert row_of({**dedicated, "ready": [], "draining": True}, found)[2] == "ends"
 
 
 def test_workers_without_a_server_say_how_to_start_one(tmp_path: Path) -> None:

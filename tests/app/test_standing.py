@@ -31,6 +31,11 @@ ROLES = ("preview", "finish")
             "waiting for a worker with storybook@1: there is none for preview",
         ),
         ([{**MODEL, "roles": ROLES, "ready": True}], Stand.READY, ""),
+        (
+            [{**MODEL, "roles": ROLES, "ready": [], "draining": True}, {**MODEL, "roles": ["finish"], "ready": []}],
+            Stand.WAITING,
+            "waiting for a worker: there is none for preview",
+        ),
     ],
 )
 def test_reason_is_true_of_the_workers(
