@@ -22,10 +22,15 @@ def announced(data_dir: Path, url: str, alone: bool) -> Iterator[None]:
     """Leaves word in data_dir for the command line; beside a server that is announced there already, it leaves none.
 
     alone: whether there may be one server of this folder only, as it is where the queue lies in it.
-    Raises: StartupError naming the other server, when there is one and this must be alone.
+    Raises: StartupError naming the other server, when there is one and this must be alone, or the folder, when it
+    cannot be made.
     """
     path = data_dir / SERVER_FILE
-    data_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        cause = f"the data folder {data_dir} cannot be made: {error.strerror}"
+        raise StartupError(cause, "choose another folder with FIRSTLIGHT_DATA_DIR") from None
     with open(data_dir / LOCK_FILE, "ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -57,6 +57,12 @@ def serve(settings: Settings, say: Say, announce: bool = True) -> None:
     check_fits(settings.model, roles, settings.device)
     if roles:
         fused_of(settings)
+    cannot = threading.Event()
+
+    def hopeless() -> None:
+        cannot.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+
     with _stopped_by_signals(), ExitStack() as cleanup:
         place = open_place(settings)
         cleanup.callback(place.listener.close)
@@ -64,10 +70,12 @@ def serve(settings: Settings, say: Say, announce: bool = True) -> None:
             alone = settings.redis_url is None
             cleanup.enter_context(announced(settings.data_dir, place.url, alone))
         settings = cleanup.enter_context(queue_of(settings))
-        for worker in _workers(settings):
+        for worker in _workers(settings, hopeless):
             worker.start()
             cleanup.callback(worker.stop)
         _run_web(settings, place, say, started_s)
+    if cannot.is_set():
+        raise StartupError("the worker cannot start, for the reason above", "correct that, then start again")
     say("stopped", {})
 
 
@@ -89,7 +97,7 @@ def open_place(settings: Settings) -> Place:
     return Place(listener, f"http://{host}:{port}{settings.root_path}")
 
 
-def _workers(settings: Settings) -> Iterator[Supervised]:
+def _workers(settings: Settings, hopeless: Callable[[], object]) -> Iterator[Supervised]:
     if roles_of(settings.roles):
         assert settings.redis_url is not None
         registry = Registry(connect(settings.redis_url))
@@ -103,6 +111,7 @@ def _workers(settings: Settings) -> Iterator[Supervised]:
             self_command("worker", "--roles", settings.roles, "--exit-with-parent"),
             child_environment(settings),
             on_death=forget,
+            hopeless=hopeless,
             stop_signal=signal.SIGINT,  # hands back at once what is not done: here somebody waits for the end
         )
 

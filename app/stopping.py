@@ -9,13 +9,15 @@ from types import FrameType
 
 
 class Stopping:
-    """SIGTERM lets what is at work be done within grace_s; SIGINT, and a second signal, do not.
+    """SIGTERM lets what is at work be done within grace_s; SIGINT, and a second signal, do not. While the model loads,
+    either ends the process at once.
 
     Units: seconds.
     """
 
-    def __init__(self, grace_s: float) -> None:
+    def __init__(self, grace_s: float, loading: bool = False) -> None:
         self.asked = threading.Event()
+        self.loading = loading  # nothing is at work yet
         self._grace_s = grace_s
         self._ends_s = float("inf")
 
@@ -39,3 +41,5 @@ class Stopping:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         patient = number == signal.SIGTERM and not self.asked.is_set()
         self.ask(self._grace_s if patient else 0.0)
+        if self.loading:
+            raise SystemExit(0)

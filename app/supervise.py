@@ -16,6 +16,7 @@ FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 10.0
 STEADY_S = 60.0
 GRACE_S = 8.0
+CANNOT_START = 2  # the exit code of a command that was refused, or lacks what it needs
 
 
 def next_delay_s(delay_s: float, lasted_s: float) -> float:
@@ -26,7 +27,8 @@ def next_delay_s(delay_s: float, lasted_s: float) -> float:
 class Supervised:
     """One child. It runs in a session of its own, so that Ctrl+C reaches it through us only.
 
-    on_death gets the pid of a child that ended unasked, before the next one starts.
+    on_death gets the pid of a child that ended unasked, before the next one starts. hopeless is called, and no other
+    starts, where the first says by its exit code that it could never have started.
     """
 
     def __init__(
@@ -35,10 +37,12 @@ class Supervised:
         command: Sequence[str],
         env: Mapping[str, str],
         on_death: Callable[[int], object] = lambda pid: None,
+        hopeless: Callable[[], object] = lambda: None,
         stop_signal: signal.Signals = signal.SIGTERM,
     ) -> None:
         self.name = name
         self._on_death = on_death
+        self._hopeless = hopeless
         self._stop_signal = stop_signal
         self._command = command
         self._env = env
@@ -70,12 +74,16 @@ class Supervised:
         return self._child.pid if self._child is not None else None
 
     def _run(self) -> None:
-        delay_s = FIRST_DELAY_S / 2
+        delay_s, first = FIRST_DELAY_S / 2, True
         while (child := self._spawn()) is not None:
             started_s = time.monotonic()
             code = child.wait()
             if self._stopping.is_set():
                 return
+            if first and code == CANNOT_START:
+                self._hopeless()
+                return
+            first = False
             delay_s = next_delay_s(delay_s, time.monotonic() - started_s)
             log.warning("%s ended with code %s; starting it again in %.1f s", self.name, code, delay_s)
             try:

@@ -58,6 +58,7 @@ class TorchRoles:
         self._cache: ByteLRU[Any] = ByteLRU(settings.embedding_cache_mb * 2**20)
         self._store = _shared_embeddings(settings, redis_url)
         self._banks: list[Bank] = []
+        self._catalogue: Catalogue | None = None
         self.engines: dict[str, Engine] = {}
         use_threads(settings.torch_threads)
         self._loops: dict[str, StepLoop] = {}  # by pool
@@ -69,6 +70,11 @@ class TorchRoles:
         if "decode" in roles:
             self._start_decode()
         self._compiled = compilations()  # until this worker was ready
+
+    @property
+    def installed(self) -> frozenset[str]:
+        """The styles that it has files of; none where no role of it paints."""
+        return frozenset() if self._catalogue is None else self._catalogue.ids()
 
     @property
     def resident(self) -> set[str]:
@@ -103,7 +109,7 @@ class TorchRoles:
 
     def _start_engines(self, roles: Collection[str]) -> None:
         """Both pools share the decoder of what is shown before a final is done."""
-        catalogue = open_catalogue(self._settings)
+        catalogue = self._catalogue = open_catalogue(self._settings)
         encoders = self._encoders(catalogue)
         decoder = Decoder(self.model, "preview")
         if "preview" in roles:
@@ -164,6 +170,7 @@ class TorchRoles:
         shared.parts.callback(encode.close)
         fused = None if shared.fused is None else str(shared.fused)
         buckets = [str(bucket) for bucket in profile.final.buckets]
+        ready = ReadyWorkers(shared.registry, "final", profile.model)
         return FinalEngine(
             loop=loop,
             encode=encode,
@@ -172,7 +179,7 @@ class TorchRoles:
             kept=kept_previews(shared.redis),
             costs=shared.live_costs("final", stored),
             batching=settings.batching,
-            routes=Routes(shared.fused, ReadyWorkers(shared.registry, "final", profile.model)),
+            routes=Routes(shared.fused, ready, catalogue.ids()),
             glimpses=glimpses,
             metrics=shared.metrics,
             latent_scale=model.vae_scale,

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from app.client import Client, failure_of
 from app.output import check_output, errors_to, numbered, print_json, spinner, tells, write_picture
 from app.temporary import server
-from core.errors import InvalidInput
+from core.errors import InvalidInput, Unavailable
 from core.settings import load_settings
 
 Seed = Annotated[int | None, typer.Option(help="Same seed, same picture; a random one when left out")]
@@ -108,12 +108,21 @@ def _server() -> Iterator[Client]:
 
 
 def _followed(client: Client, render_id: str) -> dict[str, Any]:
-    """The record when it is done. Raises: Refused when it ends otherwise; KeyboardInterrupt cancels it first."""
+    """The record when it is done.
+
+    Raises: Refused when it ends otherwise; Unavailable, with its address, when the server goes away; KeyboardInterrupt
+    cancels it first.
+    """
     try:
         record = _show(client, render_id)
     except KeyboardInterrupt:
         client.cancel(render_id)
         raise
+    except Unavailable as error:
+        where = f"{client.url.rstrip('/')}/api/v1/renders/{render_id}"
+        raise Unavailable(
+            f"{error.message}; the render is not lost: once the server is back, look at {where}"
+        ) from None
     if (failure := failure_of(record)) is not None:
         raise failure
     return record

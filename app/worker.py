@@ -47,10 +47,11 @@ def run_worker(roles: Collection[str], settings: Settings, redis_url: str) -> No
 
     Raises: StartupError when the model folder, Redis or the object store cannot be used.
     """
-    stopping = Stopping(settings.drain_s)
+    stopping = Stopping(settings.drain_s, loading=True)
     stopping.listen()
     started_s = perf_counter()
     with Worker(roles, settings, redis_url) as worker:
+        stopping.loading = False
         log.info("ready for %s after %.1f s", ", ".join(worker.roles), perf_counter() - started_s)
         worker.run(stopping)
     log.info("ended")
@@ -95,6 +96,14 @@ class Worker:
         )
 
     def __enter__(self) -> Worker:
+        try:
+            self._start()
+        except BaseException:  # also where it is told to end while the model loads
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
         # First, since it says at once what is wrong.
         objects = open_objects(self.shared.settings, writes=True) if "finish" in self.roles else None
         self._announcer.start()
@@ -106,7 +115,6 @@ class Worker:
             self._torch = TorchRoles(self.roles, self.shared, self._signal, self._redis_url)
         if objects is not None:
             self._start_finish(objects)
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.shared.parts.close()
@@ -147,6 +155,7 @@ class Worker:
             "buckets": [str(bucket) for bucket in profile.final.buckets],
             "fused": None if fused is None else str(fused),
             "styles": [] if torch is None else sorted(torch.resident),
+            "installed": [] if torch is None else sorted(torch.installed),
             "device": None if torch is None else str(torch.model.device),
             "dtype": None if torch is None else str(torch.model.dtype).removeprefix("torch."),
             "started_s": self._started_s,

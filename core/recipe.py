@@ -49,6 +49,11 @@ class StyleUse:
         return cls(style_id, float(weight) if colon else 1.0)
 
 
+def styles_of(text: str) -> frozenset[str]:
+    """The ids of the styles that were spelled so."""
+    return frozenset(use.rpartition(":")[0] for use in text.split("+") if use)
+
+
 def spelled(styles: tuple[StyleUse, ...]) -> str:
     """The same text for the same styles in any order; empty for none."""
     return "+".join(sorted(str(use) for use in styles))

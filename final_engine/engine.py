@@ -14,6 +14,7 @@ from core.cost import Part
 from core.errors import InvalidInput
 from core.metrics import Metrics
 from core.profile import Bucket
+from core.recipe import spelled
 from core.render import State
 from core.scheduler import NO_DEADLINE, BatchingMode, Task, policy_of
 from final_engine.ends import claim, fail, reject
@@ -205,6 +206,9 @@ class FinalEngine:
             return
         if held is not None:
             self._drop_rows(held)
+        if not self._routes.able(spelled(record.recipe.styles), record.created_s, self._clock()):
+            self._lanes.hand_back({record.id: record.attempt})  # it was taken over, and its styles are not here
+            return
         self._jobs[record.id] = Job(entry, record, self._clock())
         self._encode.submit(record.id, record.recipe)
 

@@ -97,6 +97,10 @@ class ReadyWorkers:
         """Styles, as core.recipe spells them, that a worker is dedicated to."""
         return frozenset(str(worker["fused"]) for worker in self._ready() if worker.get("fused"))
 
+    def have(self, styles: Collection[str]) -> bool:
+        """Whether one of them has all these styles."""
+        return any(set(styles) <= set(worker.get("installed", ())) for worker in self._ready())
+
     def _ready(self) -> list[dict[str, Any]]:
         now_s = time.monotonic()
         if now_s - self._known[0] > self._refresh_s:

@@ -24,7 +24,10 @@ KEY_REUSED = "this Idempotency-Key was used for another request"
 IDEMPOTENCY_TTL_S = 24 * 3600
 PAYLOAD_TTL_S = 3600
 RETRY_S = 1.0
-LACKING = {b"full": Overloaded, b"quota": OverQuota}
+LACKING = {
+    b"full": (Overloaded, "the last place was taken in this moment"),
+    b"quota": (OverQuota, "as many of yours wait as one may have; cancel some or wait"),
+}
 REPAIRED = 250  # renders that are looked at in one call of repair
 
 
@@ -59,9 +62,8 @@ class Renders:
         if outcome == b"conflict":
             raise Conflict(KEY_REUSED, field="Idempotency-Key")
         if outcome in LACKING:
-            raise LACKING[outcome](
-                "the last place was taken in this moment", retry_after_s=RETRY_S, predicted_s=record.predicted_s
-            )
+            kind, why = LACKING[outcome]
+            raise kind(why, retry_after_s=RETRY_S, predicted_s=record.predicted_s)
         return decode(flat) or record
 
     def get(self, render_id: str) -> Record | None:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,14 @@ from typing import Any
 from core.errors import InvalidInput, StartupError
 from core.profile import Limits
 from core.settings import Settings
+from sampling.layout import PICKLES
 from sampling.lora_names import PEFT_FILE
 from sampling.plan import plan_of
 from shared_cache.safetensors_header import check_safetensors
 from styles.fit import Fit, check_fit
 
 STYLE_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
+SUFFIX = ".safetensors"
 MAX_WEIGHT = Limits().max_style_weight
 
 
@@ -94,6 +97,7 @@ def load_catalogue(*folders: Path | None, fit: Fit | None = None) -> Catalogue:
     for folder in folders:
         listed, trouble = ([], None) if folder is None else _listing(folder)
         problems += [] if trouble is None else [trouble]
+        problems += [] if folder is None else _pickles(folder)
         for entry in listed:
             try:
                 style = _style(folder or Path(), entry, styles, fit)
@@ -121,14 +125,22 @@ def _listing(folder: Path) -> tuple[list[Any], Problem | None]:
 
 def _unlisted(folder: Path) -> list[dict[str, Any]]:
     """An entry for each LoRA file of a folder, and for each folder in it that peft's save_pretrained wrote."""
-    found = {path.name: path.stem for path in folder.glob("*.safetensors")}
+    found = {path.name: path.stem for path in folder.glob("*") if path.suffix.lower() == SUFFIX}
     found |= {f"{path.parent.name}/{PEFT_FILE}": path.parent.name for path in folder.glob(f"*/{PEFT_FILE}")}
     return [{"id": _id_of(name), "file": file, "name": name} for file, name in sorted(found.items())]
 
 
 def _id_of(name: str) -> str:
-    """A style's id from a file's name; the name itself where nothing of it may stand in an id."""
-    return re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-_")[:64] or name
+    """A style's id from a file's name: its letters without accents, or a digest of it where it has none of ours."""
+    plain = unicodedata.normalize("NFKD", name.casefold()).encode("ascii", "ignore").decode()
+    digest = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:8]
+    return re.sub(r"[^a-z0-9_]+", "-", plain).strip("-_")[:64] or f"style-{digest}"
+
+
+def _pickles(folder: Path) -> list[Problem]:
+    """Files that somebody may take for styles, and that are never read."""
+    names = sorted(path.name for path in folder.glob("*") if path.suffix.lower() in PICKLES)
+    return [Problem("", name, "is a pickle, which can run any program; bring the .safetensors of it") for name in names]
 
 
 def _style(folder: Path, entry: object, known: Mapping[str, Style], fit: Fit | None) -> Style:
@@ -138,7 +150,8 @@ def _style(folder: Path, entry: object, known: Mapping[str, Style], fit: Fit | N
     if not STYLE_ID.fullmatch(style_id):
         raise InvalidInput("id", "must be small letters, digits, - and _, at most 64")
     if style_id in known:
-        raise InvalidInput("id", "stands twice")
+        other = known[style_id].path.name
+        raise InvalidInput("id", f"{style_id} stands twice, also for {other}; give it another in styles.json")
     path = _file(folder, _string(entry, "file"))
     if fit is not None:
         check_fit(path, fit)

@@ -21,14 +21,16 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from app import verbs
 from app.address import announced_url
 from app.cli import _prepare, app
+from app.client import Client
 from app.fleet import row_of
 from app.output import numbered, write_picture
 from app.roles import ROLES
 from app.verbs import parse_styles
 from benchmarks.network import free_port
-from core.errors import InvalidInput
+from core.errors import InvalidInput, Unavailable
 from core.render import State
 from tests.app.conftest import Web
 from tests.conftest import ROOT
@@ -95,6 +97,15 @@ A_WORKER = {
     "styles": ["ink"],
     "fused": None,
 }
+
+
+def test_render_that_outlives_its_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(client: object, render_id: str) -> None:
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(verbs, "_show", away)
+    with pytest.raises(Unavailable, match=r"no answer; the render is not lost: .* http://here/sub/api/v1/renders/abc$"):
+        verbs._followed(Client("http://here/sub/"), "abc")
 
 
 def test_workers_are_shown_with_what_they_do(web: Web, here: Path) -> None:
@@ -241,6 +252,18 @@ def test_serve_refuses_what_its_worker_could_never_start_with(
     assert ended.exit_code == 2 and told in json.loads(ended.stdout)["error"]["message"]
 
 
+def test_serve_ends_when_its_worker_could_never_start(tmp_path: Path) -> None:
+    done = firstlight("serve", "--port", "0", FIRSTLIGHT_DEVICE="cuda:9", FIRSTLIGHT_DATA_DIR=str(tmp_path))
+    assert done.returncode == 2 and "FIRSTLIGHT_DEVICE is cuda:9" in done.stderr
+    assert "the worker cannot start" in done.stderr and "starting it again" not in done.stderr
+
+
+def test_data_folder_that_cannot_be_made_is_named_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = firstlight("serve", "--port", "0", FIRSTLIGHT_DATA_DIR=str(tmp_path / "file"))
+    assert done.returncode == 2 and "FIRSTLIGHT_DATA_DIR" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_command_without_a_server_tells_why_none_starts(tmp_path: Path) -> None:
     done = firstlight("preview", "a cat", FIRSTLIGHT_DATA_DIR=str(tmp_path), FIRSTLIGHT_MODEL=str(tmp_path))
     assert done.returncode == 1
@@ -267,6 +290,7 @@ def test_unknown_setting_and_role_are_told(tmp_path: Path) -> None:
 SERVE = """
 import sys
 from app.cli import _prepare, app
+from app.client import Client
 from app.fleet import row_of
 app(["serve", "--port", "0", "--json", "--roles", ""], standalone_mode=False)
 import app.client, app.temporary, app.verbs

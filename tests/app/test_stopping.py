@@ -19,6 +19,14 @@ def handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+def test_nothing_is_waited_for_while_the_model_loads() -> None:
+    stopping = Stopping(20.0, loading=True)
+    stopping.listen()
+    with pytest.raises(SystemExit) as ended:
+        signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == 0 and stopping.asked.is_set()
+
+
 def told(*numbers: int) -> Stopping:
     stopping = Stopping(20.0)
     stopping.listen()

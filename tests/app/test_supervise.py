@@ -95,6 +95,17 @@ def test_stop_during_a_delay_starts_nothing() -> None:
     assert one.pid == pid
 
 
+def test_first_that_could_never_start_is_not_started_again() -> None:
+    told = threading.Event()
+    one = Supervised("wrong", [sys.executable, "-c", "raise SystemExit(2)"], os.environ, hopeless=told.set)
+    one.start()
+    assert told.wait(5)
+    pid = one.pid
+    time.sleep(0.6)
+    one.stop()
+    assert one.pid == pid
+
+
 def test_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None

@@ -70,7 +70,7 @@ class FinalPath:
             kept=kept_previews(client),
             costs=LiveCosts(self.costs, "test/final", FAST),
             batching=BatchingMode.STEP,
-            routes=Routes(None, ReadyWorkers(Registry(client), "final", self.profile.model)),
+            routes=Routes(None, ReadyWorkers(Registry(client), "final", self.profile.model), ("ink", "noto")),
             glimpses=self.glimpses,
             metrics=self.metrics,
             latent_scale=parts.model.vae_scale,

@@ -9,7 +9,7 @@ from core.errors import StartupError
 from core.recipe import StyleUse, spelled
 from core.scheduler import Task
 from core.settings import Settings
-from final_engine.routes import LEFT_TO_OTHERS_S, Routes, fused_of
+from final_engine.routes import LEFT_TO_OTHERS_S, OTHERS_START_S, Routes, fused_of
 from shared_cache.queue import Lanes
 from shared_cache.registry import ReadyWorkers, Registry
 from shared_cache.renders import Renders
@@ -23,8 +23,9 @@ def task(*styles: StyleUse) -> Task:
     return Task("t", "128x128", 2, 20, arrived_s=100.0, styles=spelled(styles))
 
 
-def ready(client: redis.Redis, fused: str | None = None) -> ReadyWorkers:
+def ready(client: redis.Redis, fused: str | None = None, installed: tuple[str, ...] = ()) -> ReadyWorkers:
     about = {"model": "storybook", "version": "1", "roles": ["final"], "ready": True, "fused": fused}
+    about["installed"] = installed
     Registry(client).announce("w", about, 60)
     return ReadyWorkers(Registry(client), "final", MODEL)
 
@@ -36,7 +37,7 @@ def test_styles_are_spelled_alike_in_any_order() -> None:
 
 
 def test_dedicated_worker_takes_its_style_alone(client: redis.Redis) -> None:
-    routes = Routes(INK, ready(client, "ink:0.8"))
+    routes = Routes(INK, ready(client, "ink:0.8"), ["ink"])
     assert routes.mine(task(INK), 100.0)
     assert not any(
         routes.mine(other, 999.0) for other in (task(), task(StyleUse("ink", 0.5)), task(INK, StyleUse("b", 1)))
@@ -46,7 +47,7 @@ def test_dedicated_worker_takes_its_style_alone(client: redis.Redis) -> None:
 
 
 def test_others_leave_the_style_to_it_for_a_while(client: redis.Redis) -> None:
-    routes = Routes(None, ready(client, "ink:0.8"))
+    routes = Routes(None, ready(client, "ink:0.8"), ["ink"])
     assert routes.mine(task(), 100.0) and routes.mine(task(StyleUse("ink", 1.0)), 100.0)
     assert not routes.mine(task(INK), 100.0)
     assert routes.mine(task(INK), 100.0 + LEFT_TO_OTHERS_S + 0.1)
@@ -54,9 +55,24 @@ def test_others_leave_the_style_to_it_for_a_while(client: redis.Redis) -> None:
 
 
 def test_everybody_takes_everything_where_nobody_is_dedicated(client: redis.Redis) -> None:
-    routes = Routes(None, ready(client))
+    routes = Routes(None, ready(client), ["ink"])
     assert routes.mine(task(INK), 100.0)
     assert routes.workers() == 1
+
+
+def test_render_of_styles_that_are_not_here_is_left_to_who_has_them(client: redis.Redis) -> None:
+    felt = StyleUse("felt", 1.0)
+    late_s = 100.0 + OTHERS_START_S + 1
+    somebody = ready(client, installed=("felt", "ink"))
+    for now_s in (100.0, late_s):
+        assert not Routes(None, somebody, ["ink"]).mine(task(felt, INK), now_s)
+        assert Routes(None, somebody, ["ink", "felt"]).mine(task(felt, INK), now_s)
+
+
+def test_render_of_styles_that_nobody_has_is_taken_after_a_while_to_be_failed(client: redis.Redis) -> None:
+    routes = Routes(None, ready(client), ["ink"])
+    assert not routes.mine(task(StyleUse("felt", 1.0)), 100.0)
+    assert routes.mine(task(StyleUse("felt", 1.0)), 100.0 + OTHERS_START_S + 1)
 
 
 def test_dedicated_lanes_show_renders_of_the_style_alone(client: redis.Redis) -> None:

@@ -152,7 +152,7 @@ def test_files_without_an_entry_are_styles_named_after_themselves(tmp_path: Path
 
 
 def test_second_folder_comes_after_the_first_and_cannot_take_its_ids(tmp_path: Path) -> None:
-    for folder, name in (("model", "ink"), ("own", "ink"), ("own", "felt"), ("own", "画")):
+    for folder, name in (("model", "ink"), ("own", "ink"), ("own", "felt")):
         write_safetensors(tmp_path / folder / f"{name}.safetensors")
     catalogue = load_catalogue(tmp_path / "model", tmp_path / "own")
     assert [style.path for style in catalogue.all()] == [
@@ -160,9 +160,24 @@ def test_second_folder_comes_after_the_first_and_cannot_take_its_ids(tmp_path: P
         tmp_path / "own" / "felt.safetensors",
     ]
     assert {problem.file: problem.reason for problem in catalogue.problems} == {
-        "ink.safetensors": "id: stands twice",
-        "画.safetensors": "id: must be small letters, digits, - and _, at most 64",
+        "ink.safetensors": "id: ink stands twice, also for ink.safetensors; give it another in styles.json",
     }
+
+
+def test_any_file_name_gives_an_id_that_can_be_asked_for(tmp_path: Path) -> None:
+    for name in ("Café Noël", "Straße", "UPPER"):
+        write_safetensors(tmp_path / f"{name}.safetensors")
+    write_safetensors(tmp_path / "画.SAFETENSORS")
+    catalogue = load_catalogue(tmp_path)
+    found = {style.name: style.id for style in catalogue.all()}
+    assert (found.pop("画")[:6], catalogue.problems) == ("style-", ())
+    assert found == {"Café Noël": "cafe-noel", "Straße": "strasse", "UPPER": "upper"}
+
+
+def test_pickles_are_told_and_not_read(tmp_path: Path) -> None:
+    (tmp_path / "old.pt").write_bytes(b"")
+    (tmp_path / "Photo.CKPT").write_bytes(b"")
+    assert [problem.file for problem in load_catalogue(tmp_path).problems] == ["Photo.CKPT", "old.pt"]
 
 
 def test_styles_of_another_model_are_left_out_and_the_models_own_stand(tmp_path: Path, bundle: Path) -> None:

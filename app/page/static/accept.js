@@ -84,7 +84,7 @@ export class Accept {
       return;
     }
     const again = error.body?.retry_after_s;
-    this.#say(error.message + (again ? ` Try again in ${seconds(again)}.` : ""), true);
+    this.#say(again ? `${error.message.replace(/[.!?]?$/, ".")} Try again in ${seconds(again)}.` : error.message, true);
     if (error.field) this.more.point(error.field);
   }
 

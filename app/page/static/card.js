@@ -98,11 +98,14 @@ export class Card {
     return this.done && this.record.images.length === 1 && typeof this.record.handoff?.similarity === "number";
   }
 
-  /** Seconds until it is done, as predicted when it was accepted; null when nothing was, or when they have passed. */
+  /** Seconds until it is done, as predicted when it was accepted, and never less than what is left of its own work; null
+      when nothing was predicted. */
   get left() {
-    const { created_s, predicted_s } = this.record;
-    const left = predicted_s ? created_s + predicted_s - Date.now() / 1000 : 0;
-    return left > 0 && !this.ended ? left : null;
+    const { created_s, predicted_s, predicted_gpu_s, progress } = this.record;
+    if (!predicted_s || this.ended) return null;
+    const undone = progress?.steps ? 1 - progress.step / progress.steps : 1;
+    const left = Math.max(created_s + predicted_s - Date.now() / 1000, undone * (predicted_gpu_s ?? 0));
+    return left > 0 ? left : null;
   }
 
   #heard() {

@@ -93,7 +93,7 @@ function keys(root, { accept, seeds, variations }) {
     const act = command && event.key === "Enter" ? () => accept.press() : event.altKey && !command ? alt[event.code] : null;
     if (!act) return;
     event.preventDefault();
-    act();
+    if (!event.repeat) act();  // a key held down asks once
   });
 }
 
