@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from core.profile import Bucket
 from core.recipe import Sampler
 from sampling.embedding import CHUNK_TOKENS, Embedding
 from sampling.encoder import Encoder
+from sampling.loop import StepLoop
 from sampling.model import Model, load_model
 from sampling.rows import Row
 from shared_cache.embeddings import ByteLRU
@@ -104,3 +106,15 @@ class NoStyles:
 
     def settle(self) -> list[tuple[Row, Exception]]:
         return []
+
+
+def painted(loop: StepLoop, rows: list[Row]) -> list[Tensor]:
+    """The rows' latents when all of them are done."""
+    for row in rows:
+        loop.join(row)
+    while loop.rows:
+        report = loop.step()
+        assert not report.failed, report.failed
+        if report.batch_size == 0:
+            sleep(0.001)
+    return [row.latents for row in rows]

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from core.profile import Pool
 from core.recipe import StyleUse
@@ -29,6 +28,7 @@ from sampling.tuning import Compile, Tuning
 from sampling.warmup import sizes_up_to, warm
 from shared_cache.embeddings import ByteLRU
 from styles.catalogue import load_catalogue
+from tests.sampling.conftest import painted
 
 ROWS = 4
 TOLERANCE = 2e-4  # of latents after two steps, in another batch
@@ -80,17 +80,6 @@ def rows_of(encoder: Encoder, pool: Pool, kinds: str, bucket: int = 0, prompt: s
         )
         for i, kind in enumerate(kinds)
     ]
-
-
-def painted(loop: StepLoop, rows: list[Row]) -> list[Tensor]:
-    for row in rows:
-        loop.join(row)
-    while loop.rows:
-        report = loop.step()
-        assert not report.failed, report.failed
-        if report.batch_size == 0:
-            sleep(0.001)
-    return [row.latents for row in rows]
 
 
 @pytest.mark.parametrize("bucket", [0, 1])

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -38,6 +38,7 @@ from shared_cache.embeddings import ByteLRU
 from styles.catalogue import open_catalogue
 from styles.fit import Fit, check_fit
 from tests.flux import flux_profile
+from tests.sampling.conftest import painted
 from tests.sampling.style_files import random_layers
 
 RANK, ALPHA = 4, 2.0
@@ -211,17 +212,6 @@ def rows_of(model: Model, paths: Mapping[str, Path], kinds: str) -> list[Row]:
         fields: dict[str, Any] = {"sampler": Sampler.EULER, "seed": i, "embedding": encoder.encode("a cat", styles)}
         rows.append(Row(f"{i}", model.profile.final.buckets[0], 2, 2.0 + i, styles=styles, **fields))
     return rows
-
-
-def painted(loop: StepLoop, rows: list[Row]) -> list[Tensor]:
-    for row in rows:
-        loop.join(row)
-    while loop.rows:
-        report = loop.step()
-        assert not report.failed, report.failed
-        if report.batch_size == 0:
-            sleep(0.001)
-    return [row.latents for row in rows]
 
 
 def stock(profile: Path, styles: tuple[str, ...], seed: int, guidance: float) -> Tensor:
