@@ -206,6 +206,7 @@ class FinalEngine:
             return
         if held is not None:
             self._drop_rows(held)
+            del self._jobs[record.id]
         if not self._routes.able(spelled(record.recipe.styles), record.created_s, self._clock()):
             self._lanes.hand_back({record.id: record.attempt})  # it was taken over, and its styles are not here
             return
