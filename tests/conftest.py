@@ -138,16 +138,16 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     return s3_server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def connected(redis_url: str) -> Iterator[redis.Redis]:
+    """A client of its own for each test, which knows of no other's outage, on a server that was emptied."""
     with connect(redis_url) as client:
+        client.flushall()
         yield client
 
 
 @pytest.fixture
 def client(connected: redis.Redis) -> redis.Redis:
-    """A real server, emptied before each test."""
-    connected.flushall()
     return connected
 
 

@@ -14,6 +14,7 @@ import pytest
 from websockets.sync.client import connect
 
 from tests.app.conftest import Web
+from tests.telling import lines
 
 SOON_S = 6.0
 
@@ -52,5 +53,5 @@ def test_queue_that_hangs_is_told_soon_to_everybody_and_once_in_the_log(
     for _, answer in others:
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
         assert "cannot be reached" in answer.json()["error"]["message"] and answer.headers["Retry-After"]
-    (line,) = [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    (line,) = lines(caplog, "shared_cache.outage")
     assert "does not answer" in line and "what to do" in line

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,11 +23,8 @@ def probe(*arguments: str, **environment: str) -> int:
 
 
 @pytest.fixture
-def registry(connected: redis.Redis) -> Iterator[Registry]:
-    registry = Registry(connected)
-    registry.clear()
-    yield registry
-    registry.clear()
+def registry(connected: redis.Redis) -> Registry:
+    return Registry(connected)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,6 @@ ROLES = ("preview", "finish")
 def test_reason_is_true_of_the_workers(
     connected: redis.Redis, workers: list[dict[str, object]], stand: Stand, reason: str
 ) -> None:
-    connected.flushall()
     registry = Registry(connected)
     for i, worker in enumerate(workers):
         registry.announce(f"w{i}", worker)

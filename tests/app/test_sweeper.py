@@ -15,6 +15,7 @@ from shared_cache.registry import Registry
 from shared_cache.renders import Renders
 from tests.sampling.conftest import Clock
 from tests.shared_cache.makers import LANE, MODEL, a_record, running
+from tests.telling import lines
 
 
 class Swept:
@@ -38,21 +39,15 @@ class Swept:
 
 
 @pytest.fixture
-def queue(connected: redis.Redis) -> redis.Redis:
-    connected.flushall()
-    return connected
+def swept(connected: redis.Redis) -> Swept:
+    return Swept(connected)
 
 
-@pytest.fixture
-def swept(queue: redis.Redis) -> Swept:
-    return Swept(queue)
-
-
-def test_sweep_rejects_what_waited_past_its_deadline_and_nothing_else(swept: Swept, queue: redis.Redis) -> None:
+def test_sweep_rejects_what_waited_past_its_deadline_and_nothing_else(swept: Swept, connected: redis.Redis) -> None:
     swept.clock.now_s = 100.0
     swept.renders.create(a_record("late", created_s=100.0, deadline_s=5.0), LANE)
     swept.renders.create(a_record("patient", created_s=100.0), LANE)
-    running(queue, "at work", created_s=100.0, deadline_s=5.0)
+    running(connected, "at work", created_s=100.0, deadline_s=5.0)
     swept.after(10.0)
     states = [swept.state(name) for name in ("late", "patient", "at work")]
     assert states == [State.REJECTED, State.QUEUED, State.RUNNING]
@@ -61,8 +56,8 @@ def test_sweep_rejects_what_waited_past_its_deadline_and_nothing_else(swept: Swe
     assert swept.metrics.registry.get_sample_value("firstlight_renders_rejected_total", {"reason": "doomed"}) == 1
 
 
-def test_render_whose_model_nobody_has_any_more_ends_with_the_reason(swept: Swept, queue: redis.Redis) -> None:
-    entry, record = running(queue, "decoding")
+def test_render_whose_model_nobody_has_any_more_ends_with_the_reason(swept: Swept, connected: redis.Redis) -> None:
+    entry, record = running(connected, "decoding")
     assert swept.renders.hand_over(entry, record.attempt, decode_stage(MODEL), State.DECODING, "decoding", b"latents")
     swept.renders.create(a_record("waits"), LANE)
     swept.staff("2", "final", "decode", "finish")
@@ -76,11 +71,11 @@ def test_render_whose_model_nobody_has_any_more_ends_with_the_reason(swept: Swep
         assert found is not None and found.state is State.FAILED and found.error is not None
         assert found.error == {"code": "unavailable", "message": f"{MODEL} is not served any more; ask again"}
     assert swept.metrics.registry.get_sample_value("firstlight_renders_total", {"state": "failed"}) == 2
-    assert queue.xlen(f"fl:stage:decode:{MODEL}") == queue.xlen(LANE) == 0
+    assert connected.xlen(f"fl:stage:decode:{MODEL}") == connected.xlen(LANE) == 0
 
 
-def test_what_may_still_be_done_is_waited_for(swept: Swept, queue: redis.Redis) -> None:
-    entry, record = running(queue, "decoding")
+def test_what_may_still_be_done_is_waited_for(swept: Swept, connected: redis.Redis) -> None:
+    entry, record = running(connected, "decoding")
     swept.renders.hand_over(entry, record.attempt, decode_stage(MODEL), State.DECODING, "decoding", b"latents")
     swept.staff("2", "final", "finish")  # nobody decodes at all: those who do may come back
     for _ in range(2):
@@ -104,10 +99,8 @@ def test_worker_that_falls_silent_is_told_once_and_one_that_takes_leave_is_not(
     swept.registry.withdraw("left")
     time.sleep(0.1)
     swept.after(1)
-    assert not caplog.records
+    assert not lines(caplog, "app.sweeper")
     swept.registry.announce("paused", info)
     for _ in range(8):
         swept.after(1)
-    assert [record.getMessage() for record in caplog.records] == [
-        "worker killed was not heard of for 15 s; its renders go to others"
-    ]
+    assert lines(caplog, "app.sweeper") == ["worker killed was not heard of for 15 s; its renders go to others"]

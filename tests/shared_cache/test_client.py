@@ -18,6 +18,7 @@ from shared_cache.client import PATIENCE_S, QUIET_S, REST_S, Line
 from shared_cache.connect import connect
 from shared_cache.embedded import EmbeddedRedis
 from tests.sampling.conftest import Clock
+from tests.telling import lines
 
 
 class Server:
@@ -63,7 +64,7 @@ def test_call_rides_out_a_restart_and_nobody_is_told(
         return server.ask()
 
     assert line.call(ask) == "answer" and server.asked == 5
-    assert server.clock.now_s < PATIENCE_S and not caplog.records
+    assert server.clock.now_s < PATIENCE_S and not lines(caplog, "shared_cache.outage")
 
 
 def test_server_that_stays_away_costs_one_wait_and_one_line(
@@ -87,7 +88,7 @@ def test_server_that_stays_away_costs_one_wait_and_one_line(
     for _ in range(3):
         assert line.call(server.ask) == "answer"
         server.clock.now_s += QUIET_S
-    assert len(caplog.records) == 2
+    assert len(lines(caplog, "shared_cache.outage")) == 2
     assert "cannot be reached (refused); what to do: start it" in caplog.text and "again after" in caplog.text
 
 
@@ -108,7 +109,7 @@ def test_refusal_stops_no_other_call_and_is_told_once(
         server.error = None
         assert line.call(server.ask) == "answer"
         server.clock.now_s += 3
-    assert len(caplog.records) == 1 and "raise its maxmemory" in caplog.text
+    assert len(lines(caplog, "shared_cache.outage")) == 1 and "raise its maxmemory" in caplog.text
 
 
 def test_answer_that_callers_expect_is_no_outage(client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
@@ -116,7 +117,7 @@ def test_answer_that_callers_expect_is_no_outage(client: redis.Redis, caplog: py
     assert client.register_script("return 1")() == 1
     with pytest.raises(redis.ResponseError, match="NOGROUP"):
         client.xpending("nothing", "nobody")
-    assert not caplog.records
+    assert not lines(caplog, "shared_cache.outage")
 
 
 def test_late_failure_does_not_take_the_server_away_again(
@@ -129,7 +130,7 @@ def test_late_failure_does_not_take_the_server_away_again(
 
     with pytest.raises(redis.TimeoutError):
         line.call(overtaken)
-    assert line.call(server.ask) == "answer" and not caplog.records
+    assert line.call(server.ask) == "answer" and not lines(caplog, "shared_cache.outage")
 
 
 def test_one_who_was_interrupted_while_looking_leaves_the_look_to_others(line: Line, server: Server) -> None:
@@ -181,7 +182,7 @@ def test_server_that_hangs_keeps_nobody_and_loses_nothing(
     with client.pipeline() as pipe:
         pipe.rpush("kept", "after")
         assert pipe.execute() and client.lindex("kept", -1) == b"after"
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert len(lines(caplog, "shared_cache.outage")) == 1
     assert "does not answer" in caplog.text and "see whether its process hangs" in caplog.text
 
 

@@ -16,6 +16,7 @@ import pytest
 from core.errors import InvalidInput, NotFound, StartupError, Unavailable
 from core.settings import Settings
 from shared_cache.objects import DiskObjects, load_secret, open_objects
+from tests.telling import lines
 
 KEY = "renders/0197-Ab_c/0.png"
 
@@ -60,12 +61,14 @@ def test_disk_that_takes_nothing_is_told_once_and_leaves_the_earlier_object(
         for _ in range(2):
             with pytest.raises(Unavailable, match=f"the store of the pictures {state}"):
                 objects.put(KEY, b"other", "image/png")
-    (told,) = caplog.messages
+    (told,) = lines(caplog, "shared_cache.outage")
     assert all(word in told for word in words)
     assert objects.open(KEY).read_bytes() == b"whole"
     assert [path.name for path in objects.open(KEY).parent.iterdir()] == ["0.png"]
     objects.put(KEY, b"later", "image/png")
-    assert objects.get(KEY) == b"later" and caplog.messages[1:] == ["pictures can be stored again after 0 s"]
+    assert objects.get(KEY) == b"later" and lines(caplog, "shared_cache.outage")[1:] == [
+        "pictures can be stored again after 0 s"
+    ]
 
 
 def test_data_folder_that_cannot_be_written_is_named_at_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,9 @@ import pytest
 
 from shared_cache.outage import Fault, Outage
 from tests.sampling.conftest import Clock
+from tests.telling import lines
 
 REFUSED, LOADING = Fault("nobody listens", "start it"), Fault("it reads its data", "wait")
-
-
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records]
 
 
 def test_outage_is_one_line_for_each_remedy_and_one_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -28,7 +25,7 @@ def test_outage_is_one_line_for_each_remedy_and_one_at_its_end(caplog: pytest.Lo
         "the mill stands: nobody listens; what to do: start it",
         "the mill stands: it reads its data; what to do: wait",
     ]
-    assert told(caplog) == [*begun, "the mill runs again after 12 s", begun[0]]
+    assert lines(caplog, "shared_cache.outage") == [*begun, "the mill runs again after 12 s", begun[0]]
 
 
 def test_what_comes_and_goes_is_one_outage(caplog: pytest.LogCaptureFixture) -> None:
@@ -39,8 +36,8 @@ def test_what_comes_and_goes_is_one_outage(caplog: pytest.LogCaptureFixture) -> 
         outage.worked()
         clock.now_s += 3
         outage.worked()
-    assert len(told(caplog)) == 1
+    assert len(lines(caplog, "shared_cache.outage")) == 1
     clock.now_s += 3
     outage.worked()
     outage.worked()
-    assert told(caplog)[1:] == ["it takes again after 9 s"]
+    assert lines(caplog, "shared_cache.outage")[1:] == ["it takes again after 9 s"]
