@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
+from core.pace import Pace, Shape
+
 ANY = "any"  # stands for the bucket where a part does not depend on it
 WINDOW = 60  # newest measurements of one shape; their median stands, so that an outlier counts for nothing
-PACE_WINDOW = 100  # newest steps of any shape whose median says how fast the device runs now
 TRUSTED = 3  # measurements that outweigh what was stored
 AFTER_BROKEN, AFTER_KEPT = 1.3, 0.99  # caution settles where some 4 of 100 promises are broken
 MOST_CAUTION = 6.0
@@ -129,29 +130,22 @@ class CostTable:
 
 
 class CostMeter:
-    """Refreshes a table from live measurements. Owned by one thread.
-
-    A device is not always as fast, with heat and neighbours. What the newest steps show of that, of whatever shape, is
-    true of the shapes too that were not seen since.
-    """
+    """Refreshes a table from live measurements. Owned by one thread."""
 
     def __init__(self, stored: CostTable) -> None:
         self._stored = stored
+        self._pace = Pace(_shapes(stored, Part.STEP))
+        self._steps: Counter[Shape] = Counter()
         self._recent: defaultdict[tuple[Part, str, int], deque[float]] = defaultdict(lambda: deque(maxlen=WINDOW))
-        self._paces: deque[float] = deque(maxlen=PACE_WINDOW)
-        self._pace = 1.0  # how much longer than stored the newest steps took
-        self._pace_then: dict[tuple[str, int], float] = {}  # by shape of a step, when it was seen last
         self._stretches: deque[float] = deque(maxlen=WINDOW)
         self._caution = stored.caution
 
     def observe(self, part: Part, seconds: float, count: int = 1, bucket: str = ANY) -> None:
-        self._recent[part, bucket, count].append(seconds)
         if part is Part.STEP:
-            stored_s = self._stored_s(part, bucket, count)
-            if stored_s is not None:
-                self._paces.append(seconds / stored_s)
-                self._pace = statistics.median(self._paces) if len(self._paces) >= TRUSTED else 1.0
-            self._pace_then[bucket, count] = self._pace
+            self._pace.observe((bucket, count), seconds)
+            self._steps[bucket, count] += 1
+        else:
+            self._recent[part, bucket, count].append(seconds)
 
     def observe_stretch(self, ratio: float) -> None:
         """Wall time from one step's end to the next one's, over that step's own time."""
@@ -166,34 +160,33 @@ class CostMeter:
         self._caution = min(MOST_CAUTION, max(1.0, self._caution * factor))
 
     def table(self) -> CostTable:
-        """What was stored, and in its place the median of what was seen of a shape at least TRUSTED times.
+        """What was stored; steps as the device runs now, of the rest the median of a shape seen TRUSTED times or more.
 
-        A shape of which nothing is stored takes its first measurement at once. Steps are as the device runs now.
+        A shape of which nothing is stored takes its first measurement at once.
         """
-        stored = self._stored.seconds.items()
-        shapes = {(part, b, count) for part, by_bucket in stored for b, counts in by_bucket.items() for count in counts}
+        live = {Part.STEP: self._pace.seconds()} | {part: self._medians(part) for part in Part if part is not Part.STEP}
         seconds: dict[Part, dict[str, dict[int, float]]] = {}
-        for part, bucket, count in sorted(shapes | set(self._recent)):
-            live_s = self._live_s(part, bucket, count)
-            if live_s is not None:
-                seconds.setdefault(part, {}).setdefault(bucket, {})[count] = live_s
+        for part, shapes in live.items():
+            for bucket, count in sorted(shapes):
+                seconds.setdefault(part, {}).setdefault(bucket, {})[count] = shapes[bucket, count]
         stretch = statistics.median(self._stretches) if self._stretches else self._stored.stretch
         return CostTable(seconds, stretch, self._caution)
 
-    def drift(self, part: Part, count: int = 1, bucket: str = ANY) -> float | None:
+    def step_drift(self, bucket: str, rows: int) -> float | None:
         """Live over the stored figure, 1 where they agree; None where either is missing."""
-        stored_s, live_s = self._stored_s(part, bucket, count), self._live_s(part, bucket, count)
-        trusted = len(self._recent.get((part, bucket, count), ())) >= TRUSTED
-        return live_s / stored_s if trusted and stored_s is not None and live_s is not None else None
+        stored_s = _shapes(self._stored, Part.STEP).get((bucket, rows))
+        if stored_s is None or self._steps[bucket, rows] < TRUSTED:
+            return None
+        return self._pace.of((bucket, rows)) / stored_s
 
-    def _live_s(self, part: Part, bucket: str, count: int) -> float | None:
-        """A shape's figure, a step's at the pace of now."""
-        seen, stored_s = self._recent.get((part, bucket, count), ()), self._stored_s(part, bucket, count)
-        own = len(seen) >= TRUSTED or (seen and stored_s is None)
-        known_s = statistics.median(seen) if own else stored_s
-        if known_s is None or part is not Part.STEP:
-            return known_s
-        return known_s * self._pace / (self._pace_then[bucket, count] if own else 1.0)
+    def _medians(self, part: Part) -> dict[Shape, float]:
+        shapes = _shapes(self._stored, part)
+        for (seen_part, bucket, count), seen in self._recent.items():
+            if seen_part is part and (len(seen) >= TRUSTED or (bucket, count) not in shapes):
+                shapes[bucket, count] = statistics.median(seen)
+        return shapes
 
-    def _stored_s(self, part: Part, bucket: str, count: int) -> float | None:
-        return self._stored.seconds.get(part, {}).get(bucket, {}).get(count)
+
+def _shapes(table: CostTable, part: Part) -> dict[Shape, float]:
+    by_bucket = table.seconds.get(part, {})
+    return {(bucket, count): s for bucket, counts in by_bucket.items() for count, s in counts.items()}

@@ -311,7 +311,7 @@ class FinalEngine:
         now_s, bucket = self._clock(), str(report.bucket)
         self._metrics.stepped("final", bucket, report.network_rows, report.batch_size, report.seconds)
         self._costs.observe(Part.STEP, report.seconds, report.network_rows, bucket)
-        drift = self._costs.drift(Part.STEP, report.network_rows, bucket)
+        drift = self._costs.step_drift(bucket, report.network_rows)
         if drift is not None:
             self._metrics.drift(bucket, report.network_rows, drift)
         if self._stepped_s is not None:

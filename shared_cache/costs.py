@@ -85,9 +85,9 @@ class LiveCosts:
     def observe_promise(self, kept: bool) -> None:
         self._meter.observe_promise(kept)
 
-    def drift(self, part: Part, count: int = 1, bucket: str = ANY) -> float | None:
-        """See CostMeter.drift."""
-        return self._meter.drift(part, count, bucket)
+    def step_drift(self, bucket: str, rows: int) -> float | None:
+        """See CostMeter.step_drift."""
+        return self._meter.step_drift(bucket, rows)
 
     def _refresh(self) -> None:
         now_s = self._clock()

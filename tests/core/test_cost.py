@@ -40,51 +40,28 @@ def test_json_gives_the_same_table() -> None:
         CostTable.from_json('{"seconds": {"dance": {}}}')
 
 
-def test_meter_follows_the_median_and_ignores_outliers() -> None:
+def test_meter_follows_the_median_of_what_is_no_step() -> None:
     meter = CostMeter(TABLE)
-    for seconds in (0.1, 0.1, 9.0, 0.1):
-        meter.observe(Part.STEP, seconds, 2, "128x128")
-    assert meter.table().step_s("128x128", 2) == pytest.approx(0.1)
-
-
-def test_slower_device_shows_in_shapes_that_were_not_seen_since() -> None:
-    meter = CostMeter(TABLE)
-    before = meter.table()
-    for _ in range(30):
-        meter.observe(Part.STEP, 1.5 * before.step_s("128x128", 2), 2, "128x128")
-    assert meter.table().step_s("128x128", 8) == pytest.approx(1.5 * before.step_s("128x128", 8))
-    for _ in range(100):
-        meter.observe(Part.STEP, before.step_s("128x128", 2), 2, "128x128")
-    assert meter.table().step_s("128x128", 8) == pytest.approx(before.step_s("128x128", 8))
-
-
-def test_shape_that_was_stored_wrong_is_mended_and_leaves_the_others_alone() -> None:
-    meter = CostMeter(TABLE)
-    right_s, wrong_s = TABLE.step_s("128x128", 2), TABLE.step_s("128x128", 8)
-    for _ in range(40):
-        meter.observe(Part.STEP, right_s, 2, "128x128")
-        meter.observe(Part.STEP, right_s, 2, "128x128")
-        meter.observe(Part.STEP, 3 * wrong_s, 8, "128x128")
-    assert meter.table().step_s("128x128", 2) == pytest.approx(right_s)
-    assert meter.table().step_s("128x128", 8) == pytest.approx(3 * wrong_s)
-
-
-def test_meter_takes_a_first_measurement_only_where_nothing_is_stored() -> None:
-    meter = CostMeter(TABLE)
-    meter.observe(Part.STEP, 0.5, 2, "128x128")
-    meter.observe(Part.STEP, 0.5, 3, "128x128")
-    assert meter.table().step_s("128x128", 2) == pytest.approx(0.05)
-    assert meter.table().step_s("128x128", 3) == pytest.approx(0.5)
+    meter.observe(Part.DECODE, 0.1, 1, "128x128")
+    meter.observe(Part.DECODE, 0.5, 2, "128x128")
+    assert meter.table().of(Part.DECODE, 1, "128x128") == 0.02  # stored, and seen only once
+    assert meter.table().of(Part.DECODE, 2, "128x128") == 0.5
+    for seconds in (9.0, 0.1):
+        meter.observe(Part.DECODE, seconds, 1, "128x128")
+    assert meter.table().of(Part.DECODE, 1, "128x128") == 0.1
 
 
 def test_drift_is_live_over_stored() -> None:
     meter = CostMeter(TABLE)
-    for _ in range(3):
+    for _ in range(2):
+        meter.observe(Part.STEP, 0.05, 2, "128x128")
+    assert meter.step_drift("128x128", 2) is None
+    for _ in range(30):
         meter.observe(Part.STEP, 0.075, 2, "128x128")
         meter.observe(Part.STEP, 0.075, 3, "128x128")  # nothing stored to drift from
-    assert meter.drift(Part.STEP, 2, "128x128") == pytest.approx(1.5)
-    assert meter.drift(Part.STEP, 3, "128x128") is None
-    assert meter.drift(Part.STEP, 8, "128x128") is None
+    assert meter.step_drift("128x128", 2) == pytest.approx(1.5, rel=0.05)
+    assert meter.step_drift("128x128", 3) is None
+    assert meter.step_drift("128x128", 8) is None
 
 
 def test_stretch_is_never_below_one() -> None:
