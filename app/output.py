@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from core.errors import FirstlightError, InvalidInput, StartupError
+from core.recipe import Recipe
 
 Parameters = ParamSpec("Parameters")
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
@@ -70,14 +71,21 @@ def check_output(path: Path | None) -> None:
         raise InvalidInput("--output", f"the folder {path.parent} does not exist")
 
 
-def write_picture(path: Path, picture: bytes) -> None:
-    """The bytes as they came when path names their format, else converted."""
+def write_picture(path: Path, picture: bytes, preview: Recipe | None = None) -> None:
+    """The bytes as they came when path names their format, else converted.
+
+    preview: what made a preview, which a PNG of it carries; a render's comes with it.
+    """
     from PIL import Image
+
+    from sampling.picture import from_bytes, to_png
 
     wanted = FORMATS[path.suffix.lower()]
     with Image.open(io.BytesIO(picture)) as image:
         if image.format == wanted:
             path.write_bytes(picture)
+        elif wanted == "PNG" and preview is not None:
+            path.write_bytes(to_png(from_bytes(picture), preview, "preview"))
         else:
             image.convert("RGB").save(path, wanted)
 

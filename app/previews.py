@@ -46,7 +46,7 @@ async def preview_once(context: Context, owner: str, body: PreviewBody) -> dict[
         header, payload = await _answer(asker, asker.request(0, recipe), answered, context.previewers)
     finally:
         context.router.forget(asker.session)
-    return as_json(header, payload)
+    return {**as_json(header, payload), "recipe": recipe.as_dict()}
 
 
 async def _answer(

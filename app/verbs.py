@@ -15,6 +15,7 @@ from app.client import Client, failure_of
 from app.output import check_output, errors_to, numbered, print_json, spinner, tells, write_picture
 from app.temporary import server
 from core.errors import InvalidInput, Unavailable
+from core.recipe import Recipe
 from core.settings import load_settings
 
 Seed = Annotated[int | None, typer.Option(help="Same seed, same picture; a random one when left out")]
@@ -30,7 +31,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and 
 @tells
 def preview(
     prompt: Annotated[str, typer.Argument(help="What to see", show_default=False)],
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="File to write (firstlight-SEED.jpg)")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File to write (firstlight-SEED.png)")] = None,
     seed: Seed = None,
     width: Width = None,
     height: Height = None,
@@ -45,8 +46,8 @@ def preview(
     fields = {"prompt": prompt, "styles": parse_styles(style), **_given(asked)}
     with _server() as client, spinner("making the preview"):
         made = client.preview(fields)
-    path = output or Path(f"firstlight-{made['seed']}.jpg")
-    write_picture(path, base64.b64decode(made.pop("image_b64")))
+    path = output or Path(f"firstlight-{made['seed']}.png")
+    write_picture(path, base64.b64decode(made.pop("image_b64")), Recipe.from_dict(made["recipe"]))
     if as_json:
         return print_json({**made, "file": str(path)})
     typer.echo(f"{path}  {made['width']}x{made['height']}, seed {made['seed']}")

@@ -11,6 +11,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from core.recipe import Recipe
+from core.validate import PoolName
 
 Pixels = NDArray[np.uint8]
 JPEG_QUALITY = 92
@@ -41,11 +42,15 @@ def from_bytes(data: bytes) -> Pixels:
     return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
 
-def to_png(picture: Pixels, recipe: Recipe) -> bytes:
-    """PNG that carries A1111's `parameters` text and our recipe as JSON in an iTXt chunk named `firstlight`."""
+def to_png(picture: Pixels, recipe: Recipe, pool: PoolName = "final") -> bytes:
+    """PNG that carries A1111's `parameters` text and our recipe as JSON in an iTXt chunk named `firstlight`.
+
+    A preview's JSON also names its pool, since its steps, guidance and sampler say nothing about a render.
+    """
+    fields = recipe.as_dict() if pool == "final" else {**recipe.as_dict(), "pool": pool}
     info = PngInfo()
     info.add_itxt("parameters", parameters_text(recipe))
-    info.add_itxt("firstlight", json.dumps(recipe.as_dict(), ensure_ascii=False))
+    info.add_itxt("firstlight", json.dumps(fields, ensure_ascii=False))
     buffer = io.BytesIO()
     Image.fromarray(picture).save(buffer, "PNG", pnginfo=info)
     return buffer.getvalue()

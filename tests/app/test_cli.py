@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 from PIL import Image
@@ -32,6 +33,7 @@ from app.verbs import parse_styles
 from benchmarks.network import free_port
 from core.errors import InvalidInput, Unavailable
 from core.render import State
+from sampling.picture import to_jpeg
 from tests.app.conftest import Web
 from tests.conftest import ROOT
 
@@ -140,6 +142,19 @@ def test_preview_writes_the_picture(web: Web, here: Path, warm: None) -> None:
     told = json.loads(done.stdout)
     assert (told["seed"], told["file"]) == (7, "p.png") and "image_b64" not in told
     assert (here / "p.png").read_bytes() == png()
+
+
+def test_preview_saved_as_png_carries_its_recipe(web: Web, here: Path, warm: None) -> None:
+    jpeg = to_jpeg(np.zeros((8, 8, 3), np.uint8))
+    threading.Thread(target=lambda: web.pool.answer(web.pool.take(), jpeg)).start()
+    done = run(app, ["preview", "a cat", "--seed", "7", "--style", "ink:0.5", "--steps", "2", "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["file"] == "firstlight-7.png"
+    carried = Image.open(here / told["file"]).text  # type: ignore[attr-defined]
+    assert json.loads(carried["firstlight"]) == {**told["recipe"], "pool": "preview"}
+    assert told["recipe"]["prompt"] == "a cat" and told["recipe"]["styles"] == [{"id": "ink", "weight": 0.5}]
+    assert carried["parameters"].startswith("a cat\nSteps: 2, ")
 
 
 def finish_next(web: Web, state: State, **fields: Any) -> None:

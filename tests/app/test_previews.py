@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from core.recipe import Recipe
 from tests.app.conftest import ANSWER_TIMEOUT_S, JPEG, Web
 
 
@@ -19,6 +20,7 @@ def test_answer_holds_picture_and_facts(web: Web, client: httpx.Client, aside: T
     web.pool.answer(request)
     made = waiting.result(5).json()
     assert base64.b64decode(made.pop("image_b64")) == JPEG
+    assert Recipe.from_dict(made.pop("recipe")) == request.recipe
     assert made == {
         "preview_id": request.preview_id,
         "seed": 9,

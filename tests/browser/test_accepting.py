@@ -9,9 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from playwright.sync_api import expect
 
+from sampling.picture import to_png
 from tests.browser.conftest import PREVIEW_TIMEOUT_MS, RENDER_TIMEOUT_MS, Desk
+from tests.makers import a_preview_recipe
 
 FILE_DROP = """data => {
   const bytes = Uint8Array.from(atob(data), character => character.charCodeAt(0));
@@ -63,9 +66,23 @@ def restores_its_recipe(desk: Desk, picture: Path, seed: str) -> None:
     assert desk.shows("a cat on the beach")["seed"] == seed
 
     desk.box.fill("something else again")
-    dropped = desk.page.evaluate_handle(FILE_DROP, base64.b64encode(picture.read_bytes()).decode())
-    desk.page.dispatch_event("#fl-stage", "drop", {"dataTransfer": dropped})
+    drop(desk, picture.read_bytes())
     assert desk.shows("a cat on the beach")["seed"] == seed
+
+
+def drop(desk: Desk, picture: bytes) -> None:
+    dropped = desk.page.evaluate_handle(FILE_DROP, base64.b64encode(picture).decode())
+    desk.page.dispatch_event("#fl-stage", "drop", {"dataTransfer": dropped})
+
+
+def test_dropped_preview_brings_its_text_back_and_leaves_renders_as_usual(desk: Desk) -> None:
+    fewer_steps(desk, 4)
+    recipe = a_preview_recipe("a fox in the snow", seed=77, steps=2)
+    drop(desk, to_png(np.zeros((128, 128, 3), np.uint8), recipe, "preview"))
+    assert desk.shows("a fox in the snow")["seed"] == "77"
+    expect(desk.page.get_by_label("Final steps")).to_have_value("")
+    expect(desk.page.locator("#fl-sampler")).to_have_value("")
+    expect(desk.page.locator("#fl-preview-steps")).to_have_value("2")
 
 
 def test_newest_picture_is_awaited_when_accepted_while_behind(desk: Desk) -> None:

@@ -35,9 +35,11 @@ export function settingsOf(recipe, buckets, styleIds) {
     locked: true,
     ...(known ? { width: recipe.width, height: recipe.height } : {}),
     styles: (recipe.styles ?? []).filter(({ id }) => styleIds.includes(id)),
-    handoff: recipe.handoff ?? "match",
-    steps: recipe.steps ?? null,
-    guidance: recipe.guidance_scale ?? null,
-    sampler: recipe.sampler ?? "",
+    ...(recipe.pool === "preview" ? shapingPreviews(recipe) : shapingFinals(recipe)),
   };
 }
+
+const shapingFinals = ({ handoff = "match", steps = null, guidance_scale: guidance = null, sampler = "" }) => ({ handoff, steps, guidance, sampler });
+
+// A preview's steps, guidance and sampler are no render's, which keeps the usual ones.
+const shapingPreviews = ({ steps: previewSteps = null }) => ({ ...shapingFinals({}), previewSteps });
