@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Column, Table
 
 from app.bench import bench
 from app.evaluate import evaluate
@@ -26,7 +28,6 @@ from core.settings import Settings, load_settings
 
 app = typer.Typer(
     name="firstlight",
-    help="Type, see the picture form as you type, accept, and get that same picture in full.",
     epilog="Begin with: firstlight serve. Or at once: firstlight render 'a cat on the beach' -o cat.png",
     no_args_is_help=True,
     add_completion=False,
@@ -35,6 +36,20 @@ app = typer.Typer(
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Hidden = Annotated[bool, typer.Option(hidden=True)]
+
+
+def _told(asked: bool) -> None:
+    if asked:
+        typer.echo(f"firstlight {version('firstlight')}")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", help="Print the version.", callback=_told, is_eager=True)]
+
+
+@app.callback()
+def firstlight(asked: Version = False) -> None:
+    """Type, see the picture form as you type, accept, and get that same picture in full."""
 
 
 @app.command()
@@ -92,10 +107,10 @@ def styles(as_json: AsJson = False) -> None:
     found = _known_styles(load_settings())
     if as_json:
         return print_json(found)
-    table = Table("style", "weight", "words", "what it does", "licence", box=None)
+    table = Table(Column("style", no_wrap=True), "weight", "words", "what it does", "licence", box=None)
     for style in found["styles"]:
-        words = ", ".join(style["trigger_words"])
-        table.add_row(style["id"], f"{style['weight']:g}", words, style["description"], style["licence"])
+        told = (", ".join(style["trigger_words"]), style["description"], style["licence"])
+        table.add_row(style["id"], f"{style['weight']:g}", *map(escape, told))
     Console().print(table)
     tell_left_out(found["problems"])
 

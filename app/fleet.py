@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from app.output import print_json, tells
+from app.output import print_json, print_rows, tells
 from app.temporary import URL_NAME, running
 from core.errors import Unavailable
 from core.settings import load_settings
 
+COLUMNS = ("worker", "roles", "ready", "model", "device", "styles", "since", "seen")
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
@@ -30,10 +29,7 @@ def workers(as_json: AsJson = False) -> None:
     if not found["workers"]:
         typer.echo("no worker lives; start one with `firstlight worker`")
         return
-    table = Table("worker", "roles", "ready", "model", "device", "styles", "since", "seen", box=None)
-    for worker in found["workers"]:
-        table.add_row(*row_of(worker, found))
-    Console().print(table)
+    print_rows(COLUMNS, [row_of(worker, found) for worker in found["workers"]])
 
 
 def row_of(worker: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:

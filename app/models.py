@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from app.output import errors_to, print_json, tell_left_out, tells
 from core.errors import InvalidInput, StartupError
@@ -72,7 +72,7 @@ def list_models(as_json: AsJson = False) -> None:
     found = [_summary(describe(path)) for name in profile_names() if (path := profile_path(name)) is not None]
     if as_json:
         return print_json({"models": found})
-    table = Table("profile", "here", "commercial use", "licences", "what", box=None)
+    table = Table(Column("profile", no_wrap=True), "here", "commercial use", "licences", "what", box=None)
     for facts in found:
         licences = "; ".join(dict.fromkeys(source["licence"] for source in facts["sources"]))
         here = "yes" if facts["here"] else "no"

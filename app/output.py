@@ -6,19 +6,22 @@ import functools
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from core.errors import FirstlightError, InvalidInput, StartupError
 from core.recipe import Recipe
 
 Parameters = ParamSpec("Parameters")
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+UNBOUNDED = 10_000  # characters; no row is that wide
 FAILED, NOT_STARTED, INTERRUPTED = 1, 2, 130
 
 errors_to = Console(stderr=True, highlight=False)
@@ -46,6 +49,21 @@ def tells(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
 def print_json(fields: Any) -> None:
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
+
+
+def print_rows(names: Sequence[str], rows: Sequence[Sequence[str]], console: Console | None = None) -> None:
+    """A table, or where the terminal is too narrow for it each row in lines of its own: nothing is cut."""
+    console = console or Console()
+    table = Table(*names, box=None)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    if console.measure(table, options=console.options.update(width=UNBOUNDED)).maximum <= console.width:
+        return console.print(table)
+    width = max(map(len, names))
+    for first, *others in rows:
+        console.print(first, markup=False, highlight=False, soft_wrap=True)
+        for name, value in zip(names[1:], others, strict=True):
+            console.print(f"  {name:{width}}  {value}", markup=False, highlight=False, soft_wrap=True)
 
 
 def tell_left_out(problems: Iterable[Mapping[str, str]]) -> None:

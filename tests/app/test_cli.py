@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 import psutil
 import pytest
 from PIL import Image
+from rich.console import Console
 from typer.testing import CliRunner
 
 from app import verbs
@@ -27,7 +29,7 @@ from app.address import announced_url
 from app.cli import _prepare, app
 from app.client import Client
 from app.fleet import row_of
-from app.output import numbered, write_picture
+from app.output import numbered, print_rows, write_picture
 from app.roles import ROLES
 from app.verbs import parse_styles
 from benchmarks.network import free_port
@@ -77,6 +79,19 @@ def test_help_reads_without_markup_or_missing_words(verb: str) -> None:
             assert word in told.output
 
 
+@pytest.mark.parametrize("width", [200, 80, 20])
+def test_rows_are_whole_on_any_terminal(width: int) -> None:
+    ids = [f"firstlight-preview-6d5f7b9c4-abcde-{pid}-a1b2c3" for pid in (7, 8)]
+    console = Console(width=width, record=True, file=io.StringIO())
+    print_rows(["worker", "roles"], [(one, "preview, [final], decode, finish") for one in ids], console)
+    told = console.export_text()
+    assert all(one in told for one in ids) and told.count("preview, [final], decode, finish") == 2
+
+
+def test_version_is_told() -> None:
+    assert run(app, ["--version"]).output == f"firstlight {version('firstlight')}\n"
+
+
 @pytest.mark.parametrize(("verb", "key"), [("styles", "styles"), ("models", "final")])
 def test_lists_are_one_json_object_with_and_without_a_server(
     here: Path, monkeypatch: pytest.MonkeyPatch, verb: str, key: str
@@ -114,11 +129,12 @@ def test_workers_are_shown_with_what_they_do(web: Web, here: Path) -> None:
     assert "no worker lives" in run(app, ["workers"]).output
     web.context.registry.announce("one", {**A_WORKER, "started_s": web.context.clock() - 7300})
     assert json.loads(run(app, ["workers", "--json"]).stdout)["workers"][0]["id"] == "one"
-    told = run(app, ["workers"], env={"COLUMNS": "200"})
-    assert told.exit_code == 0, told.output
-    for words in ("preview, final", "storybook 0", "cuda:0 float16", "ink", "2 h", "0 s ago"):
-        assert words in told.output
+    told = [run(app, ["workers"], env={"COLUMNS": width}) for width in ("200", "40")]
     web.context.registry.withdraw("one")
+    for words in ("one", "preview, final", "storybook 0", "cuda:0 float16", "ink", "2 h", "0 s ago"):
+        assert all(words in one.output for one in told)
+    wide, narrow = (len(one.output.splitlines()) for one in told)
+    assert wide == 2 < narrow
 
 
 def test_worker_with_another_model_is_pointed_out() -> None:
