@@ -17,7 +17,7 @@ from core.clock import SteadyClock
 from core.errors import StartupError
 from core.metrics import Metrics
 from core.profile import ModelProfile
-from core.settings import Settings
+from core.settings import Settings, redis_url_name
 from final_engine.admission import Admission
 from sampling.profile import load_profile
 from shared_cache.connect import connect, shared_clock
@@ -68,7 +68,9 @@ class Context:
 def open_context(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> Context:
     """Raises: StartupError when the model folder is broken, or the queue or the object store cannot be used."""
     if settings.redis_url is None:
-        raise StartupError("no queue: REDIS_URL is not set", "start the app with `firstlight serve`, which brings one")
+        raise StartupError(
+            f"no queue: {redis_url_name()} is not set", "start the app with `firstlight serve`, which brings one"
+        )
     profile = load_profile(settings.model)
     catalogue = open_catalogue(settings)
     for problem in catalogue.problems:

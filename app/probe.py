@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from app.output import print_json, tells
 from core.errors import StartupError, Unavailable
-from core.settings import Settings, load_settings
+from core.settings import Settings, load_settings, redis_url_name
 from shared_cache.connect import connect
 from shared_cache.registry import Registry, ready_of
 
@@ -51,7 +51,7 @@ def _web_answers(settings: Settings) -> bool:
 
 def _worker_stands(settings: Settings, alive: bool) -> bool:
     if settings.redis_url is None:
-        raise StartupError("no queue: REDIS_URL is not set", "set it as for the worker")
+        raise StartupError(f"no queue: {redis_url_name()} is not set", "set it as for the worker")
     try:
         with connect(settings.redis_url) as client:
             found = [worker for worker in Registry(client).workers() if worker["host"] == os.uname().nodename]

@@ -23,7 +23,7 @@ from app.embedded_queue import queue_of
 from app.roles import roles_of
 from app.supervise import Supervised
 from core.errors import StartupError
-from core.settings import Settings
+from core.settings import Settings, load_settings
 from final_engine.routes import fused_of
 from sampling.memory import check_fits
 from shared_cache.connect import connect
@@ -127,7 +127,7 @@ def child_environment(settings: Settings) -> Mapping[str, str]:
         "FIRSTLIGHT_MODEL": settings.model,
         "FIRSTLIGHT_ROLES": settings.roles,
     }
-    if settings.redis_url is not None:
+    if settings.redis_url not in (None, load_settings().redis_url):  # else it finds it where we did, and can say where
         decided["FIRSTLIGHT_REDIS_URL"] = settings.redis_url
     root = str(Path(__file__).resolve().parent.parent)
     search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))

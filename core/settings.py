@@ -16,6 +16,7 @@ from core.scheduler import BatchingMode
 PREFIX = "FIRSTLIGHT_"
 DAY_S = 86400
 CONFIG_NAME = f"{PREFIX}CONFIG"
+REDIS_URL_NAMES = (f"{PREFIX}REDIS_URL", "REDIS_URL")  # the first that is set counts
 CLIENT_NAMES = frozenset({CONFIG_NAME, f"{PREFIX}URL"})
 ADDRESS = "^(https?://[^/?#@\\s]+(/[^?#\\s]*)?)?$"
 SUB_PATH = "^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?$"
@@ -36,7 +37,7 @@ class Settings(BaseSettings):
     styles: Path | None = Field(None, description="folder of LoRA files to offer beside the model's own styles")
     redis_url: str | None = Field(
         None,
-        validation_alias=AliasChoices(f"{PREFIX}REDIS_URL", "REDIS_URL"),
+        validation_alias=AliasChoices(*REDIS_URL_NAMES),
         description="Redis or Valkey to use; without it one is started under the data folder",
     )
     public_url: str | None = Field(
@@ -105,6 +106,15 @@ def load_settings(**overrides: Any) -> Settings:
     except ValidationError as error:
         causes = "; ".join(f"{'.'.join(map(str, e['loc']))}: {_plain(e)}" for e in error.errors())
         raise StartupError(f"settings: {causes}", "correct the variable or the line in the config file") from None
+
+
+def redis_url_name() -> str:
+    """Where the address of the queue's Redis was given, or is to be, in the words of a remedy."""
+    given = next((name for name in REDIS_URL_NAMES if name in os.environ), None)
+    file = Path(os.environ.get(CONFIG_NAME, ""))
+    if given is None and file.is_file() and "redis_url" in file.read_text(encoding="utf-8"):
+        return f"redis_url in {file}"
+    return given or REDIS_URL_NAMES[0]
 
 
 def _plain(error: ErrorDetails) -> str:

@@ -14,6 +14,7 @@ from redis.retry import Retry
 
 from core.clock import SteadyClock
 from core.errors import StartupError
+from core.settings import redis_url_name
 from shared_cache.client import Queue
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,8 @@ def connect(url: str) -> redis.Redis:
     except ValueError as error:
         raise StartupError(
             f"the Redis URL {redacted(url)} cannot be read: {error}",
-            "give redis://host:port/0, rediss://… or unix:///path/redis.sock, or leave it out for the built-in one",
+            f"give {redis_url_name()} as redis://host:port/0, rediss://… or unix:///path/redis.sock, "
+            "or leave it out for the built-in one",
         ) from error
     with probe:  # a first answer is not waited for as long as later ones
         _check(probe, url)
@@ -100,14 +102,15 @@ def _check(client: redis.Redis, url: str) -> None:
         version = str(client.info("server").get("redis_version", "0"))
     except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
         raise StartupError(
-            f"Redis at {redacted(url)} refuses the login: {error}", "check user and password in REDIS_URL"
+            f"Redis at {redacted(url)} refuses the login: {error}", f"check user and password in {redis_url_name()}"
         ) from error
     except redis.ResponseError as error:  # NOAUTH arrives as one when the URL names no password
-        raise StartupError(f"Redis at {redacted(url)} answers: {error}", "check REDIS_URL and the server") from error
+        cause, remedy = f"Redis at {redacted(url)} answers: {error}", f"check {redis_url_name()} and the server"
+        raise StartupError(cause, remedy) from error
     except (redis.RedisError, OSError) as error:
         raise StartupError(
             f"Redis at {redacted(url)} cannot be reached: {error}",
-            "start it, correct REDIS_URL, or leave REDIS_URL out for the built-in one",
+            f"start it, correct {redis_url_name()}, or leave that out for the built-in one",
         ) from error
     if int(version.split(".")[0]) < OLDEST_MAJOR:
         raise StartupError(f"Redis at {redacted(url)} is version {version}", "use Redis 7 or Valkey 7.2 or newer")

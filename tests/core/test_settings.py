@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import StartupError
-from core.settings import Settings, load_settings
+from core.settings import Settings, load_settings, redis_url_name
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs" / "settings.md"
 
@@ -45,6 +45,30 @@ def test_load_settings_refuses_an_unknown_name_in_the_file(monkeypatch: pytest.M
 def test_redis_url_is_read_without_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://elsewhere:6379")
     assert load_settings().redis_url == "redis://elsewhere:6379"
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({}, "FIRSTLIGHT_REDIS_URL"),
+        ({"REDIS_URL": "a"}, "REDIS_URL"),
+        ({"REDIS_URL": "a", "FIRSTLIGHT_REDIS_URL": "b"}, "FIRSTLIGHT_REDIS_URL"),
+        ({"FIRSTLIGHT_CONFIG": "it.toml"}, "redis_url in it.toml"),
+        ({"FIRSTLIGHT_CONFIG": "it.toml", "REDIS_URL": "a"}, "REDIS_URL"),
+    ],
+)
+def test_remedy_names_the_place_that_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: dict[str, str], name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("it.toml").write_text('redis_url = "c"\n')
+    for variable in ("REDIS_URL", "FIRSTLIGHT_REDIS_URL", "FIRSTLIGHT_CONFIG"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in given.items():
+        monkeypatch.setenv(variable, value)
+    assert redis_url_name() == name
+    url = load_settings().redis_url
+    assert url == {"redis_url in it.toml": "c"}.get(name, given.get(name))
 
 
 @pytest.mark.parametrize(

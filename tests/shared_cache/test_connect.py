@@ -27,6 +27,19 @@ def test_connect_names_the_server_but_not_the_password_when_nobody_answers() -> 
     assert "hunter2" not in str(failure.value)
 
 
+@pytest.mark.parametrize("name", ["REDIS_URL", "FIRSTLIGHT_REDIS_URL"])
+def test_remedy_names_the_variable_that_is_set(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for variable in ("REDIS_URL", "FIRSTLIGHT_REDIS_URL"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(name, "redis://127.0.0.1:1/0")
+    told = [explain(redis.ConnectionError("refused")).remedy, explain(redis.ReadOnlyError("no")).remedy]
+    for url in ("redis://127.0.0.1:1/0", "localhost:6379"):
+        with pytest.raises(StartupError) as failure:
+            connect(url)
+        told.append(failure.value.remedy)
+    assert all(f" {name}" in remedy for remedy in told)
+
+
 def test_connect_blames_the_login_when_the_password_is_wrong(redis_url: str, client: redis.Redis) -> None:
     client.config_set("requirepass", "right")
     try:
