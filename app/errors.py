@@ -19,6 +19,7 @@ from core.errors import (
     Conflict,
     FirstlightError,
     InvalidInput,
+    NonFinite,
     NotFound,
     Overloaded,
     OverQuota,
@@ -32,6 +33,7 @@ RETRY_AFTER_S = 5
 STATUS: dict[type[FirstlightError], int] = {
     InvalidInput: 422,
     BlockedPrompt: 422,
+    NonFinite: 422,  # told of with the styles that gave it; without them it is a failure of ours
     NotFound: 404,
     Conflict: 409,
     OverQuota: 429,

@@ -15,7 +15,7 @@ from app.bodies import PreviewBody
 from app.context import Context
 from app.standing import Standing
 from app.wants import Here, Owner
-from core.errors import BlockedPrompt, FirstlightError, InvalidInput, Unavailable
+from core.errors import BlockedPrompt, FirstlightError, InvalidInput, NonFinite, Unavailable
 from core.wire import PreviewRequest
 
 router = APIRouter()
@@ -81,4 +81,6 @@ def _failure(error: dict[str, Any]) -> FirstlightError:
         return Unavailable(error["message"])
     if error.get("code") == InvalidInput.code:
         return InvalidInput(error["field"], error["message"].removeprefix(f"{error['field']}: "))
+    if error.get("code") == NonFinite.code and "field" in error:
+        return NonFinite(error["message"], field=error["field"])
     return FirstlightError(error["message"])

@@ -8,11 +8,14 @@ FirstlightError
 ├── Overloaded        no room, or the deadline cannot be met; says when and what would fit
 │   └── OverQuota     there is room, but not for more of this owner's
 ├── Unavailable       a part that the request needs is not there (yet)
-├── NonFinite         NaN or infinity in latents or pixels, also after the fp32 retry
+├── NonFinite         NaN or infinity in latents or pixels, also after the fp32 retry; names the styles that acted
 └── StartupError      the process cannot start; names cause and remedy
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
 
 
 class FirstlightError(Exception):
@@ -83,7 +86,17 @@ class Unavailable(FirstlightError):
 
 
 class NonFinite(FirstlightError):
+    """What gave NaN or infinity; where styles acted it was they, since the networks alone do not."""
+
     code = "non-finite"
+
+    @classmethod
+    def of(cls, what: str, styles: Sequence[object]) -> Self:
+        """what as a clause, as "step 1 of 4 gave values that are not finite"."""
+        if not styles:
+            return cls(what)
+        names = ", ".join(map(str, styles))
+        return cls(f"styles: {names}: {what}; lower the weight, or leave the style out", field="styles")
 
 
 class StartupError(FirstlightError):

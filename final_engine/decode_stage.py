@@ -7,6 +7,7 @@ from time import perf_counter
 import torch
 
 from core.cost import Part
+from core.errors import NonFinite
 from core.render import State
 from sampling.decode import Decoder
 from shared_cache.costs import LiveCosts
@@ -29,7 +30,10 @@ class DecodeWork:
         if stored is None:
             raise LookupError("the latents were gone before they could be decoded; render it again")
         latents = torch.from_numpy(unpack(stored)["latents"])
-        pixels = self._decoder.decode(latents)
+        try:
+            pixels = self._decoder.decode(latents)
+        except NonFinite as error:
+            raise NonFinite.of(error.message, record.recipe.styles) from error
         decode_s = perf_counter() - started_s
         self._renders.hand_over(
             entry,

@@ -10,7 +10,8 @@ from time import time
 from core.errors import InvalidInput
 from core.metrics import Metrics
 from core.profile import ModelProfile
-from core.wire import PreviewRequest, pack_frame
+from core.wire import PreviewRequest
+from preview_engine.failures import failure_frame
 from preview_engine.outbox import Finished, Outbox
 from preview_engine.policy import superseded
 from sampling.encode_stage import Encoded, EncodeStage
@@ -173,11 +174,4 @@ class PreviewEngine:
         ours = None if isinstance(error, InvalidInput) else error  # its sentence says all
         log.error("preview %s failed: %s", request.preview_id, error, exc_info=ours)
         self._metrics.previewed("failed")
-        self._replies.push(request.reply_to, pack_frame(failure_header(request, error)))
-
-
-def failure_header(request: PreviewRequest, error: Exception | None) -> dict[str, object]:
-    """A person can mend wrong input and is told what it is; the rest is for the log."""
-    told = error.as_dict() if isinstance(error, InvalidInput) else None
-    body = {"code": getattr(error, "code", "failed"), "message": "the preview could not be made; type on to try again"}
-    return {"session": request.session, "rev": request.rev, "preview_id": request.preview_id, "error": told or body}
+        self._replies.push(request.reply_to, failure_frame(request, error))

@@ -13,8 +13,10 @@ from time import perf_counter, time
 import redis
 import torch
 
+from core.errors import NonFinite
 from core.metrics import Metrics
 from core.wire import PreviewRequest, pack_frame
+from preview_engine.failures import failure_frame
 from sampling.decode import Decoder
 from sampling.picture import Pixels, fit, to_jpeg
 from sampling.safety import ImageClassifier
@@ -117,10 +119,12 @@ class Outbox:
                 self._fail(finished, error)
 
     def _fail(self, finished: Finished, error: Exception) -> None:
-        log.error("preview %s failed after denoising", finished.request.preview_id, exc_info=error)
+        request = finished.request
+        log.error("preview %s failed after denoising", request.preview_id, exc_info=error)
         self._metrics.previewed("failed")
+        told = NonFinite.of(error.message, request.recipe.styles) if isinstance(error, NonFinite) else error
         with suppress(redis.RedisError):  # the web process asks again where nothing comes
-            self._reply(finished, {"error": {"code": getattr(error, "code", "failed"), "message": str(error)}})
+            self._replies.push(request.reply_to, failure_frame(request, told))
 
     def _publish_one(self, finished: Finished, picture: Pixels, times: dict[str, float]) -> None:
         started_s = perf_counter()

@@ -27,6 +27,10 @@ class Embedding:
         return self.prompt_embeds.shape[1] // CHUNK_TOKENS
 
     @property
+    def finite(self) -> bool:
+        return all(bool(tensor.isfinite().all()) for tensor in (self.prompt_embeds, self.pooled))
+
+    @property
     def nbytes(self) -> int:
         return self.prompt_embeds.nbytes + self.pooled.nbytes
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from safetensors import SafetensorError
 
+from core.errors import NonFinite
 from core.recipe import StyleUse
 from sampling.clip_reader import ClipReader
 from sampling.embedding import Embedding, packed, unpacked
@@ -55,29 +56,35 @@ class Encoder:
         """The embedding of a prompt, from the cache where it is known.
 
         Part of the key are those styles alone that act on the text encoders, by their files' content and weight.
-        Raises: InvalidInput when a written weight is not finite, a style is unknown or its file does not fit.
+        Raises: InvalidInput when a written weight is not finite, a style is unknown or its file does not fit; NonFinite
+        for what a style may give.
         """
         model, uses = self._model, self._styles.uses(styles)
         acting = [use.key for use in uses]
         key = embedding_key(model.profile.model, self._text.version, str(model.dtype), acting, prompt)
-        return self._cache.get_or_compute(key, lambda: self._obtain(key, prompt, uses), lambda made: made.nbytes)
+        return self._cache.get_or_compute(
+            key, lambda: self._obtain(key, prompt, uses, styles), lambda made: made.nbytes
+        )
 
-    def _obtain(self, key: str, prompt: str, uses: Sequence[TextUse]) -> Embedding:
+    def _obtain(self, key: str, prompt: str, uses: Sequence[TextUse], styles: Sequence[StyleUse]) -> Embedding:
         """Another process's where there is one, else made here and given to the others."""
         if self._shared is None:
-            return self._styled(prompt, uses)
+            return self._styled(prompt, uses, styles)
         if (stored := self._shared.get(key)) is not None:
             try:
                 return unpacked(stored, self._model.device)
             except (ValueError, KeyError, SafetensorError) as error:
                 log.warning("a shared embedding cannot be read, it is made anew: %r", error)
-        made = self._styled(prompt, uses)
+        made = self._styled(prompt, uses, styles)
         self._shared.put(key, packed(made))
         return made
 
-    def _styled(self, prompt: str, uses: Sequence[TextUse]) -> Embedding:
+    def _styled(self, prompt: str, uses: Sequence[TextUse], styles: Sequence[StyleUse]) -> Embedding:
         with self._styles.acting(uses):
-            return self._encode(prompt)
+            made = self._encode(prompt)
+        if not made.finite:
+            raise NonFinite.of("the text encoders gave values that are not finite", styles)
+        return made
 
     def _encode(self, prompt: str) -> Embedding:
         return self._reader.read(prompt)

@@ -156,4 +156,4 @@ class StepLoop:
                 return error
             if bool(torch.isfinite(estimate).all()):
                 return estimate
-        return NonFinite(f"step {row.step_index + 1} of {row.steps} gave values that are not finite")
+        return NonFinite.of(f"step {row.step_index + 1} of {row.steps} gave values that are not finite", row.styles)

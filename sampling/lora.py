@@ -256,8 +256,10 @@ def _layers(
         down, up = halves[key], halves[key.removesuffix(DOWN) + UP]
         if not fits(down.shape, up.shape, shapes[layer]):
             raise InvalidInput("styles", f"{name} {misfit(layer, down.shape, up.shape, shapes[layer])}")
-        scaled = up.flatten(1).float() * scales.of(component, written, len(down))
-        layers[layer] = LoraLayer(down.flatten(1), scaled.to(dtype))
+        scaled = (up.flatten(1).float() * scales.of(component, written, len(down))).to(dtype)
+        if not bool(scaled.isfinite().all()):
+            raise InvalidInput("styles", f"{name} holds values that are not finite once scaled by alpha, in {layer}")
+        layers[layer] = LoraLayer(down.flatten(1), scaled)
     return layers
 
 

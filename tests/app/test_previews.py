@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from core.recipe import Recipe
+from core.errors import NonFinite
+from core.recipe import Recipe, StyleUse
 from tests.app.conftest import ANSWER_TIMEOUT_S, JPEG, Web
 
 
@@ -57,6 +58,17 @@ def test_the_pools_refusal_becomes_a_status(
     web.pool.refuse(web.pool.take(), **{word: {"code": "x", "message": "withheld"}})
     answer = waiting.result(5)
     assert (answer.status_code, answer.json()["error"]) == (status, {"code": code, "message": "withheld"})
+
+
+def test_style_that_gives_what_is_not_finite_is_named(
+    web: Web, client: httpx.Client, aside: ThreadPoolExecutor
+) -> None:
+    waiting = aside.submit(client.post, "/api/v1/previews", json={"prompt": "a cat"})
+    told = NonFinite.of("step 1 of 4 gave values that are not finite", [StyleUse("huge", 2.0)]).as_dict()
+    web.pool.refuse(web.pool.take(), error=told)
+    answer = waiting.result(5)
+    assert (answer.status_code, answer.json()["error"]) == (422, told)
+    assert told["field"] == "styles" and "huge:2" in str(told["message"])
 
 
 def test_no_worker_is_503_with_a_time_to_come_back(client: httpx.Client) -> None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import cast
 
+import numpy as np
 import pytest
 import redis
 
-from core.errors import Unavailable
+from core.errors import NonFinite, Unavailable
 from core.metrics import Metrics
 from core.render import State
+from final_engine.decode_stage import DecodeWork
 from final_engine.ends import claim
 from final_engine.stage import Stage, Work
+from sampling.decode import Decoder
+from shared_cache.costs import LiveCosts
 from shared_cache.lanes import Entry, Stream
+from shared_cache.latents import Latents
 from shared_cache.renders import Record, Renders
 from tests.shared_cache.makers import running
 
@@ -253,3 +259,16 @@ def test_closing_stage_leaves_to_others_what_takes_too_long(client: redis.Redis)
     heir = renders.claim(taken.render_id, 3, State.DECODING)
     end.set()
     assert heir is not None and late.wait(10) and ends == [False]
+
+
+def test_styles_are_named_where_their_latents_cannot_be_decoded(client: redis.Redis) -> None:
+    class Broken:
+        def decode(self, latents: object) -> None:
+            raise NonFinite("the decoder gave pixels that are not finite")
+
+    latents, unused = Latents(client), cast(LiveCosts, None)
+    entry, record = running(client)
+    latents.put(record.id, {"latents": np.zeros((1, 8, 12, 12), np.float32)})
+    work = DecodeWork(decoder=cast(Decoder, Broken()), renders=Renders(client), latents=latents, costs=unused)
+    with pytest.raises(NonFinite, match=r"styles: ink:0\.8: the decoder gave"):
+        work(entry, record)

@@ -232,13 +232,16 @@ def test_outbox_fails_one_of_those_it_decodes_together_alone(
         replies=replies,
         metrics=Metrics(),
     )
-    for session, value in (("a", 0.0), ("bad", float("nan")), ("b", 0.0)):
-        outbox.put(Finished(a_request(session), torch.full((8, 16, 16), value), 7, {"queue": 0.0}))
+    for session, value in (("a", 0.0), ("bad", float("nan")), ("b", 0.0), ("styled", float("nan"))):
+        request = a_request(session, styles=(StyleUse("huge", 2.0),) if session == "styled" else ())
+        outbox.put(Finished(request, torch.full((8, 16, 16), value), 7, {"queue": 0.0}))
     outbox.start()
     outbox.close()
-    frames = [unpack_frame(replies.pop("web", 1.0) or b"") for _ in range(3)]
+    frames = [unpack_frame(replies.pop("web", 1.0) or b"") for _ in range(4)]
     by_session = {header["session"]: (header, payload) for header, payload in frames}
-    assert by_session["bad"][0]["error"]["code"] == "non-finite"
+    for session in ("bad", "styled"):
+        assert by_session[session][0]["error"]["code"] == "non-finite"
+    assert "huge:2" in by_session["styled"][0]["error"]["message"]
     assert all("error" not in header and payload for header, payload in (by_session["a"], by_session["b"]))
 
 

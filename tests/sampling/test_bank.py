@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from core.errors import InvalidInput
+from core.errors import InvalidInput, NonFinite
 from core.profile import Bucket
 from core.recipe import Sampler, StyleUse
 from sampling import lora
@@ -319,6 +319,21 @@ def test_bad_style_fails_its_row_alone(make: Make, paths: dict[str, Path], tmp_p
     harness.drain()
     assert set(harness.failed) == {"cut", "unknown"} and set(harness.finished) == {"good"}
     assert all(isinstance(error, InvalidInput) for error in harness.failed.values())
+
+
+def test_style_of_absurd_values_is_named_and_fails_its_row_alone(
+    make: Make, paths: dict[str, Path], tmp_path: Path
+) -> None:
+    paths["huge"] = tmp_path / "huge.safetensors"
+    save_file({key: tensor.float() * 1e20 for key, tensor in load_file(paths["ink"]).items()}, paths["huge"])
+    harness = make()
+    for row_id, style in (("huge", "huge"), ("good", "ink")):
+        harness.join(row_id, StyleUse(style, 2.0), steps=2)
+    harness.join("plain", steps=2)
+    harness.drain()
+    assert set(harness.failed) == {"huge"} and set(harness.finished) == {"good", "plain"}
+    error = harness.failed["huge"]
+    assert isinstance(error, NonFinite) and error.field == "styles" and "huge:2" in error.message
 
 
 def test_style_may_be_mended_and_tried_again(make: Make, paths: dict[str, Path], tmp_path: Path) -> None:

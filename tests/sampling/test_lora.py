@@ -219,6 +219,15 @@ def test_alpha_of_the_metadata_counts(networks: Networks, tmp_path: Path, rslora
         torch.testing.assert_close(layers[layer].up @ layers[layer].down, delta * factor)
 
 
+def test_alpha_that_no_number_can_hold_is_refused(networks: Networks, tmp_path: Path) -> None:
+    made = random_layers(networks.shapes[UNET], UNET_LAYERS[:2], 4, seed=0)
+    tensors = {peft(UNET, *key.split("|")): tensor for key, tensor in made.items()}
+    written = json.dumps({"unet.lora_alpha": 1e300, "unet.r": 4})
+    save_file(tensors, tmp_path / "style.safetensors", {"lora_adapter_metadata": written})
+    with pytest.raises(InvalidInput, match=r"style\.safetensors holds values that are not finite once scaled"):
+        lora.read(tmp_path / "style.safetensors", networks)
+
+
 @pytest.mark.parametrize(("beside", "scale"), [(True, 8 / 4), (False, 1.0)])
 def test_file_of_peft_is_read_with_the_scale_that_stands_beside_it(
     networks: Networks, tmp_path: Path, caplog: pytest.LogCaptureFixture, beside: bool, scale: float

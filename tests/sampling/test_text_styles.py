@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from core.errors import InvalidInput
+from core.errors import InvalidInput, NonFinite
 from core.recipe import StyleUse
 from sampling import lora
 from sampling.encode_stage import EncodeStage
@@ -135,6 +135,16 @@ def test_unknown_and_broken_styles_fail_their_request_alone(
     ready = {encoded.tag: encoded for encoded in stage.ready()}
     assert all(isinstance(ready[tag].error, InvalidInput) for tag in ("unknown", "cut", "nan"))
     assert ready["first"].error is None and ready["first"].positive is not None
+
+
+def test_style_that_makes_an_embedding_of_nan_is_named_and_nothing_is_kept(
+    model: Model, encoder: Encoder, paths: dict[str, Path], tmp_path: Path
+) -> None:
+    paths["huge"] = text_style(model, tmp_path / "huge.safetensors", strength=1e38)
+    for _ in range(2):  # the second is not served from the cache
+        with pytest.raises(NonFinite, match="huge:2"):
+            encoder.encode(PROMPT, (StyleUse("huge", 2.0),))
+    assert encoder.encode(PROMPT).finite
 
 
 def test_stage_gives_positive_and_negative_the_styles_of_the_recipe(encoder: Encoder) -> None:
