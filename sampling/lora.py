@@ -24,6 +24,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from core.errors import InvalidInput
+from sampling.lora_makers import foreign, likely
 from sampling.lora_names import (
     COMPONENTS,
     PEFT_CONFIG,
@@ -33,8 +34,6 @@ from sampling.lora_names import (
     TRANSFORMER,
     UNET,
     fits,
-    foreign_network,
-    foreign_width,
     misfit,
     other_kind,
     plain_name,
@@ -161,11 +160,13 @@ def _tensors(name: str, data: bytes, networks: Networks) -> dict[str, Tensor]:
             raise InvalidInput("styles", f"{name} is a {kind} file, which is not supported; bring it as LoRA")
         if not bool(tensor.isfinite().all()):
             raise InvalidInput("styles", f"{name} holds values that are not finite, the first in {key}")
-    shapes = {key: tensor.shape for key, tensor in tensors.items()}
-    reason = foreign_network(tensors, networks.name) or foreign_width(shapes, networks.text_width)
-    if reason is not None:
+    if (reason := foreign(_shapes(tensors), networks.name, networks.text_width)) is not None:
         raise InvalidInput("styles", f"{name} {reason}")
     return tensors
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, Sequence[int]]:
+    return {key: tensor.shape for key, tensor in tensors.items()}
 
 
 def _named(converted: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,7 +273,8 @@ def _own_name(written: str, shapes: Mapping[str, Any]) -> str | None:
 def _count(name: str, tensors: Mapping[str, Tensor], halves: Mapping[str, Any], parts: Parts, of: Networks) -> None:
     """Refuses what does not act at all, logs what acts in part."""
     if not parts:
-        raise InvalidInput("styles", f"{name}: 0 of {len(tensors)} keys matched this model")
+        made = likely(_shapes(tensors), of.name, of.text_width)
+        raise InvalidInput("styles", f"{name}: 0 of {len(tensors)} keys matched{made}")
     counts = []
     for component in COMPONENTS:
         total = sum(key.startswith(f"{component}.") and key.endswith(HALVES) for key in halves)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 UNET, TRANSFORMER, TEXT, TEXT_2 = COMPONENTS = ("unet", "transformer", "text_encoder", "text_encoder_2")
 OTHER_KINDS = {
@@ -14,13 +14,8 @@ OTHER_KINDS = {
     "oft_blocks": "OFT",
     "oft_diag": "OFT",
 }
-TEXT_WIDTHS = {768: "SD 1.x", 1024: "SD 2.x", 2048: "SDXL"}
 HALF_MARKS = (("lora_linear_layer.down", "lora_linear_layer.up"), ("lora_down", "lora_up"), ("lora.down", "lora.up"),
               ("lora_A", "lora_B"), ("lora1.down", "lora1.up"), ("lora2.down", "lora2.up"))  # fmt: skip
-NETWORK_MARKS = {  # what stands in the names of one network's layers alone
-    UNET: (re.compile(r"(down|up|input|output)_blocks?[._]\d|mid(dle)?_block"), "SDXL or Stable Diffusion"),
-    TRANSFORMER: (re.compile(r"(double|single)_blocks[._]\d|single_transformer_blocks"), "FLUX"),
-}
 FLUX_CODE = re.compile(r".*?((?:double|single)_blocks\.\d+\..*)\.lora_(A|B)\.weight")
 PEFT_PREFIX = "base_model.model."  # what peft's save_pretrained puts before the names of the network it was given
 PEFT_FILE, PEFT_CONFIG = "adapter_model.safetensors", "adapter_config.json"  # that it writes
@@ -44,25 +39,6 @@ def plain_name(key: str, network: str) -> str:
 def other_kind(key: str) -> str | None:
     """The name of the kind of adapter that is no LoRA, where a tensor's name gives it away."""
     return next((kind for mark, kind in OTHER_KINDS.items() if mark in key), None)
-
-
-def foreign_network(keys: Collection[str], network: str) -> str | None:
-    """Why a file does not fit this network: it names the layers of one of another kind."""
-    for other, (mark, maker) in NETWORK_MARKS.items():
-        if other != network and any(mark.search(key) for key in keys):
-            return f"was made for another kind of network ({maker}); this model's is a {network}"
-    return None
-
-
-def foreign_width(shapes: Mapping[str, Shape], wanted: int | None) -> str | None:
-    """Why a file does not fit a UNet whose text is this wide: what reads the text must be as wide. None: no UNet."""
-    for key, shape in shapes.items():
-        reads = "attn2" in key and ("to_k" in key or "to_v" in key) and any(down in key for down, _ in HALF_MARKS)
-        if wanted is None or not reads or len(shape) != 2 or shape[1] == wanted:
-            continue
-        maker = f"{TEXT_WIDTHS[shape[1]]}, " if shape[1] in TEXT_WIDTHS else ""
-        return f"was made for another model ({maker}text {shape[1]} wide); this one's text is {wanted} wide"
-    return None
 
 
 def fits(down: Shape, up: Shape, weight: Shape) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from core.errors import InvalidInput
+from sampling.lora_makers import foreign, likely
 from sampling.lora_names import (
     HALF_MARKS,
     PEFT_PREFIX,
@@ -22,8 +23,6 @@ from sampling.lora_names import (
     UNET,
     Shape,
     fits,
-    foreign_network,
-    foreign_width,
     misfit,
     other_kind,
     plain_name,
@@ -102,8 +101,10 @@ def _wrong_names(header: Mapping[str, Any], fit: Fit) -> str | None:
     lacking = sorted(key for key, (other, _) in pairs.items() if other and other not in shapes)
     if lacking:
         return f"{len(lacking)} layers lack one of two matrices, as {lacking[0]}"
-    foreign = foreign_network(shapes, fit.network) or foreign_width(shapes, fit.text_width)
-    return foreign or _misfit(shapes, downs, fit)
+    reason = foreign(shapes, fit.network, fit.text_width)
+    if reason is None and (misfit := _misfit(shapes, downs, fit)) is not None:
+        reason = misfit + likely(shapes, fit.network, fit.text_width)
+    return reason
 
 
 def _misfit(shapes: Mapping[str, Shape], downs: Mapping[str, str], fit: Fit) -> str | None:
@@ -122,7 +123,7 @@ def _misfit(shapes: Mapping[str, Shape], downs: Mapping[str, str], fit: Fit) -> 
         return None
     of_text = any(f"{fit.network}.text_model." in key for key in shapes)
     hint = f"; of what peft's save_pretrained writes, the {fit.network}'s is read" if of_text else ""
-    return f"0 of {len(shapes)} keys matched this model{hint}"
+    return f"0 of {len(shapes)} keys matched{hint}"
 
 
 def _other_half(key: str) -> tuple[str, bool]:

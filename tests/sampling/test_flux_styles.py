@@ -269,10 +269,16 @@ def test_compiled_network_compiles_nothing_on_live_traffic(
 
 
 FOREIGN: dict[str, tuple[Callable[[], Tensors], str]] = {
-    "of SDXL": (lambda: pair("unet.down_blocks.1.attentions.0.proj_in"), r"another kind of network \(SDXL or"),
-    "of SDXL, kohya's": (lambda: pair("lora_unet_input_blocks_4_1_proj_in"), r"another kind of network \(SDXL or"),
+    "of SDXL": (
+        lambda: pair("unet.down_blocks.1.attentions.0.proj_in"),
+        r"another model \(SDXL or Stable Diffusion\); this one is FLUX",
+    ),
+    "of SDXL, kohya's": (
+        lambda: pair("lora_unet_input_blocks_4_1_proj_in"),
+        r"another model \(SDXL or Stable Diffusion\); this one is FLUX",
+    ),
     "of another width": (lambda: pair(f"transformer.{DOUBLE}.attn.to_q"), "does not fit this model"),
-    "of no layer": (lambda: pair("transformer.other.to_q"), "0 of 2 keys matched"),
+    "of no layer": (lambda: pair("transformer.other.to_q"), "0 of 2 keys matched; this model is FLUX"),
     "half of a layer": (lambda: {f"transformer.{DOUBLE}.attn.to_q.lora_A.weight": torch.ones(4, 32)}, "lack one"),
 }
 
@@ -300,7 +306,7 @@ def test_file_of_flux_is_refused_by_a_unet(model: Model, tmp_path: Path) -> None
     for name in (f"transformer.{SINGLE}.proj_out", "lora_unet_double_blocks_0_img_mlp_0"):
         save_file(pair(name), path)
         for check in (lambda: lora.read(path, networks), lambda: check_fit(path, fit_of(networks))):
-            with pytest.raises(InvalidInput, match=r"another kind of network \(FLUX\); this model's is a unet"):
+            with pytest.raises(InvalidInput, match=r"another model \(FLUX\); this one is of the architecture of SDXL"):
                 check()
 
 

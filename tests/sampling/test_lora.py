@@ -56,7 +56,10 @@ KINDS: dict[str, tuple[str, Callable[[dict[str, Tensor], str], dict[str, Tensor]
     "LoKr": ("is a LoKr file", lambda t, name: {"lora_unet_x.lokr_w1": t[name]}),
     "DoRA": ("is a DoRA file", lambda t, name: {**t, "lora_unet_x.dora_scale": t[name].clone()}),
     "DoRA of PEFT": ("is a DoRA file", lambda t, name: {**t, f"{name}.lora_magnitude_vector": t[name][0].clone()}),
-    "for SD 1": ("SD 1.x, text 768 wide.*256 wide", lambda t, name: {**t, name: torch.zeros(len(t[name]), 768)}),
+    "for SD 1": (
+        "SD 1.x, text 768 wide.*SDXL, text 256 wide",
+        lambda t, name: {**t, name: torch.zeros(len(t[name]), 768)},
+    ),
     "unequal ranks": ("does not fit.*to_k", lambda t, name: {**t, name: t[name][:8]}),
     "another kernel": ("does not fit.*conv1", lambda t, name: {k: _narrow(k, v) for k, v in t.items()}),
     "no key matches": ("0 of 336 keys", lambda t, name: {f"other.{k}": v for k, v in t.items()}),

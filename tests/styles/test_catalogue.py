@@ -185,7 +185,9 @@ def test_styles_of_another_model_are_left_out_and_the_models_own_stand(tmp_path:
     write_safetensors(tmp_path / "foreign.safetensors", {"other.weight": tensor})
     catalogue = open_catalogue(load_settings(model=str(bundle), styles=tmp_path))
     assert catalogue.ids() == {"ink", "noto"}
-    assert catalogue.reasons() == {"foreign": "0 of 1 keys matched this model"}
+    assert catalogue.reasons() == {
+        "foreign": "0 of 1 keys matched; this model is of the architecture of SDXL, text 256 wide"
+    }
 
 
 def test_folder_of_styles_that_is_not_there_is_named_with_the_remedy(tmp_path: Path, bundle: Path) -> None:
