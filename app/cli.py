@@ -112,7 +112,7 @@ def styles(as_json: AsJson = False) -> None:
         told = (", ".join(style["trigger_words"]), style["description"], style["licence"])
         table.add_row(style["id"], f"{style['weight']:g}", *map(escape, told))
     Console().print(table)
-    tell_left_out(found["problems"])
+    tell_left_out(found)
 
 
 @app.command()

@@ -106,8 +106,11 @@ def _describe_pool(profile: ModelProfile, pool: Pool, max_steps: int) -> dict[st
 
 
 def describe_catalogue(catalogue: Catalogue) -> dict[str, Any]:
-    problems = [asdict(problem) for problem in catalogue.problems]
-    return {"styles": [describe_style(style) for style in catalogue.all()], "problems": problems}
+    return {
+        "styles": [describe_style(style) for style in catalogue.all()],
+        "problems": [asdict(problem) for problem in catalogue.problems],
+        "warnings": [asdict(warning) for warning in catalogue.warnings],
+    }
 
 
 def describe_style(style: Style) -> dict[str, Any]:

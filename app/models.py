@@ -229,7 +229,7 @@ def check(
     typer.echo(f"{facts['model']} is whole; {facts['checksums']} checksums were compared")
     typer.echo(f"weights need {needed}; {facts['free_gb']:.1f} GB are free")
     typer.echo(f"styles: {', '.join(facts['styles']) or 'none'}")
-    tell_left_out(facts["problems"])
+    tell_left_out(facts)
 
 
 def _styles(settings: Settings) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def _styles(settings: Settings) -> dict[str, Any]:
     from styles.catalogue import open_catalogue
 
     found = describe_catalogue(open_catalogue(settings))
-    return {"styles": [style["id"] for style in found["styles"]], "problems": found["problems"]}
+    return {**found, "styles": [style["id"] for style in found["styles"]]}
 
 
 def _facts(plan: Plan) -> dict[str, Any]:

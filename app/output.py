@@ -6,7 +6,7 @@ import functools
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -66,10 +66,11 @@ def print_rows(names: Sequence[str], rows: Sequence[Sequence[str]], console: Con
             console.print(f"  {name:{width}}  {value}", markup=False, highlight=False, soft_wrap=True)
 
 
-def tell_left_out(problems: Iterable[Mapping[str, str]]) -> None:
-    """A line for each style that cannot be used, with the reason."""
-    for problem in problems:
-        typer.echo(f"left out: {problem['id'] or 'an entry'} ({problem['file']}): {problem['reason']}", err=True)
+def tell_left_out(found: Mapping[str, Any]) -> None:
+    """A line for each style that cannot be used, with the reason, and for what is ignored of those that can."""
+    for word, about in (("left out", found["problems"]), ("ignored", found["warnings"])):
+        for one in about:
+            typer.echo(f"{word}: {one['id'] or 'an entry'} ({one['file']}): {one['reason']}", err=True)
 
 
 @contextmanager

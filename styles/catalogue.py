@@ -7,10 +7,8 @@ reported and left out; the others stand.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +17,12 @@ from typing import Any
 from core.errors import InvalidInput, StartupError
 from core.profile import Limits
 from core.settings import Settings
-from sampling.layout import PICKLES
-from sampling.lora_names import PEFT_FILE
 from sampling.plan import plan_of
 from shared_cache.safetensors_header import check_safetensors
 from styles.fit import Fit, check_fit
+from styles.listing import Problem, read_listing, text_of
 
 STYLE_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
-SUFFIX = ".safetensors"
 MAX_WEIGHT = Limits().max_style_weight
 
 
@@ -45,20 +41,12 @@ class Style:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """Why an entry is left out; id is "" where the entry has none."""
-
-    id: str
-    file: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Catalogue:
-    """Styles in their order, and what was left out of them."""
+    """Styles in their order, what was left out of them, and what was ignored in what is said about them."""
 
     styles: tuple[Style, ...] = ()
     problems: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
 
     def all(self) -> tuple[Style, ...]:
         return self.styles
@@ -93,54 +81,22 @@ def open_catalogue(settings: Settings) -> Catalogue:
 def load_catalogue(*folders: Path | None, fit: Fit | None = None) -> Catalogue:
     """Reads and checks everything in folders of styles; without fit, whatever model the files were made for."""
     styles: dict[str, Style] = {}
-    problems = []
-    for folder in folders:
-        listed, trouble = ([], None) if folder is None else _listing(folder)
-        problems += [] if trouble is None else [trouble]
-        problems += [] if folder is None else _pickles(folder)
-        for entry in listed:
+    problems: list[Problem] = []
+    warnings: list[Problem] = []
+    for folder in filter(None, folders):
+        listing = read_listing(folder)
+        problems += listing.problems
+        warnings += listing.warnings
+        for entry in listing.entries:
             try:
-                style = _style(folder or Path(), entry, styles, fit)
+                style = _style(folder, entry, styles, fit)
             except InvalidInput as error:
-                file = _text_of(entry, "file")
+                file = text_of(entry, "file")
                 reason = error.message.removeprefix(f"{Path(file).name}: ")
-                problems.append(Problem(_text_of(entry, "id"), file, reason))
+                problems.append(Problem(text_of(entry, "id"), file, reason))
             else:
                 styles[style.id] = style
-    return Catalogue(tuple(styles.values()), tuple(problems))
-
-
-def _listing(folder: Path) -> tuple[list[Any], Problem | None]:
-    """The entries of styles.json, then one for each file that it does not name; none where it is broken, and why."""
-    listing = folder / "styles.json"
-    try:
-        entries = json.loads(listing.read_text(encoding="utf-8")) if listing.exists() else []
-    except (OSError, ValueError, RecursionError) as error:
-        return [], Problem("", listing.name, f"cannot be read: {error}")
-    if not isinstance(entries, list):
-        return [], Problem("", listing.name, "is not a list of styles")
-    named = {_text_of(entry, "file") for entry in entries}
-    return [*entries, *(entry for entry in _unlisted(folder) if entry["file"] not in named)], None
-
-
-def _unlisted(folder: Path) -> list[dict[str, Any]]:
-    """An entry for each LoRA file of a folder, and for each folder in it that peft's save_pretrained wrote."""
-    found = {path.name: path.stem for path in folder.glob("*") if path.suffix.lower() == SUFFIX}
-    found |= {f"{path.parent.name}/{PEFT_FILE}": path.parent.name for path in folder.glob(f"*/{PEFT_FILE}")}
-    return [{"id": _id_of(name), "file": file, "name": name} for file, name in sorted(found.items())]
-
-
-def _id_of(name: str) -> str:
-    """A style's id from a file's name: its letters without accents, or a digest of it where it has none of ours."""
-    plain = unicodedata.normalize("NFKD", name.casefold()).encode("ascii", "ignore").decode()
-    digest = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:8]
-    return re.sub(r"[^a-z0-9_]+", "-", plain).strip("-_")[:64] or f"style-{digest}"
-
-
-def _pickles(folder: Path) -> list[Problem]:
-    """Files that somebody may take for styles, and that are never read."""
-    names = sorted(path.name for path in folder.glob("*") if path.suffix.lower() in PICKLES)
-    return [Problem("", name, "is a pickle, which can run any program; bring the .safetensors of it") for name in names]
+    return Catalogue(tuple(styles.values()), tuple(problems), tuple(warnings))
 
 
 def _style(folder: Path, entry: object, known: Mapping[str, Style], fit: Fit | None) -> Style:
@@ -214,8 +170,3 @@ def _sendable(name: str, text: str) -> str:
     if "\0" in text:
         raise InvalidInput(name, "holds a NUL character")
     return text
-
-
-def _text_of(entry: object, name: str) -> str:
-    value = entry.get(name) if isinstance(entry, dict) else None
-    return value.encode(errors="replace").decode() if isinstance(value, str) else ""

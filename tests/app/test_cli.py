@@ -350,9 +350,12 @@ def test_style_that_cannot_be_used_is_named_with_its_reason(tmp_path: Path, bund
     shutil.copytree(bundle, model)
     file = model / "styles" / "ink.safetensors"
     file.write_bytes(file.read_bytes()[:5000])
+    listing = model / "styles" / "styles.json"
+    listing.write_text(listing.read_text().replace('"licence"', '"license"', 1))
     done = firstlight("styles", FIRSTLIGHT_DATA_DIR=str(tmp_path / "data"), FIRSTLIGHT_MODEL=str(model))
     assert done.returncode == 0 and "noto" in done.stdout and "ink" not in done.stdout
     assert "left out: ink (ink.safetensors)" in done.stderr and "cut off" in done.stderr
+    assert 'did you mean "licence"?' in done.stderr
     missing = firstlight("styles", FIRSTLIGHT_DATA_DIR=str(tmp_path / "data"), FIRSTLIGHT_MODEL=str(tmp_path / "no"))
     assert missing.returncode == 2 and "what to do" in missing.stderr
 

@@ -122,13 +122,38 @@ def test_link_that_leads_outside_is_left_out(tmp_path: Path) -> None:
     assert [style.id for style in load_catalogue(tmp_path / "styles").all()] == ["ink", "noto"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"styles": []}', "\xff"])
-def test_broken_listing_is_one_problem(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "line 1, column 1: Expecting value"),
+        ('[\n  {"id": "ink",\n   "file": "ink.safetensors"\n', "line 4, column 1: Expecting"),
+        ("[" * 100_000, "nested too deep"),
+        ('{"styles": []}', "is not a list"),
+        ("[\n\xff]", "line 2 is not UTF-8"),
+        (f"[{'9' * 5000}]", "cannot be read"),
+    ],
+)
+def test_broken_listing_is_one_problem_and_hides_no_file(tmp_path: Path, text: str, reason: str) -> None:
     a_model(tmp_path, [])
     (tmp_path / "styles" / "styles.json").write_text(text, encoding="latin-1")
     catalogue = load_catalogue(tmp_path / "styles")
-    assert catalogue.all() == ()
-    assert [problem.file for problem in catalogue.problems] == ["styles.json"]
+    assert [style.id for style in catalogue.all()] == ["ink", "noto"]
+    (problem,) = catalogue.problems
+    assert problem.file == "styles.json" and reason in problem.reason
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [("license", 'did you mean "licence"?'), ("Trigger_Word", '"trigger_words"'), ("zzz", "known are id, file,"),
+     ("\ud800", "ud800"), ("wei\0ght" * 50, "known are")],
+)  # fmt: skip
+def test_field_that_nobody_reads_is_told_with_the_nearest_one(tmp_path: Path, key: str, hint: str) -> None:
+    a_model(tmp_path, [an_entry("ink", **{key: "x"}), an_entry("noto")])
+    catalogue = load_catalogue(tmp_path / "styles")
+    assert [style.id for style in catalogue.all()] == ["ink", "noto"] and not catalogue.problems
+    (warning,) = catalogue.warnings
+    assert (warning.id, warning.file) == ("ink", "styles.json") and hint in warning.reason
+    assert len(warning.reason.encode()) < 200
 
 
 def test_reason_names_the_file_once(tmp_path: Path) -> None:
