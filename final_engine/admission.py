@@ -118,9 +118,8 @@ class Admission:
         if wish.deadline_s is not None and not promise.kept:
             fits = door.nearest_fit(wish)
             hint = "" if fits is None else "; this would fit: " + ", ".join(f"{n} {v}" for n, v in fits.items())
-            late = f"would be done in {promise.total_s:.1f} s, later than deadline_s {wish.deadline_s:g}"
             raise Overloaded(
-                (late if promise.total_s > wish.deadline_s else "would make renders late that were promised") + hint,
+                _why_refused(promise, wish.deadline_s) + hint,
                 retry_after_s=max(MIN_RETRY_S, promise.total_s - wish.deadline_s),
                 predicted_s=promise.total_s,
                 fits=fits,
@@ -134,6 +133,14 @@ class Admission:
         if ahead.unfinished >= self._room.total:
             return Overloaded, f"{ahead.unfinished} renders wait already, which is all there is room for"
         return None
+
+
+def _why_refused(promise: Promise, deadline_s: float) -> str:
+    if promise.gpu_s > deadline_s:
+        return f"deadline_s {deadline_s:g} is shorter than the work itself, {promise.gpu_s:.2f} s; waiting is no help"
+    if promise.total_s > deadline_s:
+        return f"would be done in {promise.total_s:.1f} s, later than deadline_s {deadline_s:g}"
+    return "would make renders late that were promised"
 
 
 def _place_in_s(ahead: Ahead, workers: int, stretch: float) -> float:

@@ -34,12 +34,19 @@ def test_submit_queues_with_position_and_prediction(path: FinalPath) -> None:
 
 def test_submit_refuses_what_cannot_meet_its_deadline_and_says_what_would_fit(path: FinalPath) -> None:
     path.costs.save("here", COSTS)
-    with pytest.raises(Overloaded) as caught:
+    with pytest.raises(Overloaded, match=r"2 is shorter than the work itself, 5\.16 s; .* steps 18") as caught:
         path.admission.submit("ann", RenderWish(a_final_recipe(steps=50), deadline_s=2.0))
     assert caught.value.fits == {"steps": 18} and caught.value.predicted_s > 5
     assert path.renders.unfinished() == []
     fits = path.admission.submit("ann", RenderWish(a_final_recipe(steps=18), deadline_s=2.0))
     assert fits.state is State.QUEUED
+
+
+def test_deadline_that_only_the_queue_makes_too_short_is_told_apart(path: FinalPath) -> None:
+    path.costs.save("here", COSTS)
+    with pytest.raises(Overloaded, match=r"would be done in|would make renders late"):
+        for _ in range(20):
+            path.admission.submit("ann", RenderWish(a_final_recipe(steps=50), deadline_s=6.0))
 
 
 def test_submit_refuses_when_the_lane_is_full(path: FinalPath) -> None:
