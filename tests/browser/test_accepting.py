@@ -85,6 +85,22 @@ def test_dropped_preview_brings_its_text_back_and_leaves_renders_as_usual(desk: 
     expect(desk.page.locator("#fl-preview-steps")).to_have_value("2")
 
 
+def test_what_went_wrong_is_said_until_the_next_thing_is_done(desk: Desk) -> None:
+    said = desk.page.locator("#fl-said")
+    drop(desk, b"no picture of ours")
+    expect(said).to_have_text("picture.png carries no Firstlight recipe.")
+    desk.write("a cat on the beach at noon")
+    expect(said).to_have_text("")
+    count = desk.cards().count()
+    for wrong in ("abc", ""):
+        desk.page.locator("#fl-seed").fill(wrong)
+        desk.page.keyboard.press("Control+Enter")
+        expect(said).to_contain_text("seed: a whole number")
+        assert desk.cards().count() == count
+    desk.page.locator("#fl-seed").fill("77")
+    expect(said).to_have_text("")
+
+
 def test_newest_picture_is_awaited_when_accepted_while_behind(desk: Desk) -> None:
     fewer_steps(desk, 4)
     desk.write("a dog")

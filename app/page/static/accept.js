@@ -15,12 +15,11 @@ export class Accept {
   #posting = false;
   #renewed = false; // one silent retry when the server has forgotten the preview
 
-  /** @param parts {store, live, stage, more, seeds, renew, accepted({answer, shown, request})} */
+  /** @param parts {store, live, stage, more, seeds, said, renew, accepted({answer, shown, request})} */
   constructor(root, parts) {
     Object.assign(this, parts);
     this.button = root.querySelector("#fl-accept");
     this.label = root.querySelector("#fl-accept-label");
-    this.said = root.querySelector("#fl-said");
     if (/Mac|iPhone|iPad/.test(navigator.platform)) root.querySelector("#fl-accept-key").textContent = "⌘ ↵";
     this.#handoffs(root.querySelector("#fl-handoff"));
     this.button.addEventListener("click", () => this.press());
@@ -30,12 +29,12 @@ export class Accept {
 
   press() {
     if (this.#posting || this.#waiting) return;
-    const problem = this.more.problem();
-    if (problem) return this.#say(problem, true);
+    const problem = this.more.problem() ?? this.seeds.problem();
+    if (problem) return this.said.tell(problem, true);
     if (!this.live.behind) return this.stage.shown ? this.#post(this.stage.shown) : undefined;
     this.#waiting = true;
     this.live.flush();
-    this.#say("Waiting for the newest picture, then accepting it.");
+    this.said.tell("Waiting for the newest picture, then accepting it.");
     this.refresh();
   }
 
@@ -43,7 +42,7 @@ export class Accept {
   giveUp(reason) {
     if (!this.#waiting) return;
     this.#waiting = false;
-    this.#say(`Not accepted: ${reason}`, true);
+    this.said.tell(`Not accepted: ${reason}`, true);
   }
 
   /** Called whenever the stage or the socket has moved on. */
@@ -52,7 +51,7 @@ export class Accept {
     if (this.#waiting && !this.live.behind) {
       this.#waiting = false;
       if (shown) this.#post(shown);
-      else this.#say("There is no picture to accept.", true);
+      else this.said.tell("There is no picture to accept.", true);
     }
     this.button.disabled = !(shown || this.live.behind);
     this.button.setAttribute("aria-disabled", String(this.#posting || this.#waiting)); // keeps the focus, unlike disabled
@@ -66,7 +65,7 @@ export class Accept {
     try {
       const answer = await postRender(request);
       this.#renewed = false;
-      this.#say(`Accepted: ${shorten(shown.request.prompt, 60)}`);
+      this.said.tell(`Accepted: ${shorten(shown.request.prompt, 60)}`);
       this.accepted({ answer, shown, request });
     } catch (error) {
       this.#refused(error);
@@ -84,13 +83,8 @@ export class Accept {
       return;
     }
     const again = error.body?.retry_after_s;
-    this.#say(again ? `${error.message.replace(/[.!?]?$/, ".")} Try again in ${seconds(again)}.` : error.message, true);
+    this.said.tell(again ? `${error.message.replace(/[.!?]?$/, ".")} Try again in ${seconds(again)}.` : error.message, true);
     if (error.field) this.more.point(error.field);
-  }
-
-  #say(text, wrong = false) {
-    say(this.said, text);
-    this.said.classList.toggle("fl-wrong", wrong);
   }
 
   #handoffs(box) {

@@ -9,6 +9,7 @@ import { acceptDrops, recipeInPng } from "./png.js";
 import { PromptBox } from "./prompt.js";
 import { Renders } from "./renders.js";
 import { liveRequest, settingsOf } from "./request.js";
+import { Said } from "./said.js";
 import { SeedBox } from "./seed.js";
 import { Stage } from "./stage.js";
 import { Store } from "./store.js";
@@ -26,6 +27,7 @@ export async function start(element, boot) {
   const models = boot?.models?.preview ? boot.models : await getModels();
   const { buckets, limits } = models.final; // sizes of the finished picture
   const store = new Store();
+  const said = new Said(root, store); // the first to hear of a change: others may have more to say of it
   themeToggle(root, store);
 
   new SizePicker(root, store, buckets);
@@ -36,14 +38,14 @@ export async function start(element, boot) {
   const seeds = new SeedBox(root, store);
   const variations = new Variations(root, store, seeds);
   const reuse = (recipe) => store.set(settingsOf(recipe, buckets, styles.ids));
-  const more = new More(root, store, models, (file) => openRecipe(file, reuse, root));
+  const more = new More(root, store, models, (file) => openRecipe(file, reuse, said));
 
-  const { live, stage, accept } = livePane(root, store, { prompt, more });
+  const { live, stage, accept } = livePane(root, store, { prompt, more, seeds, said });
   const viewer = new Viewer(root, { reuse }, (id) => names.get(id) ?? id);
   const renders = new Renders(root, { open: (record, from) => viewer.open(record, from), reuse });
   accept.accepted = (accepted) => renders.add(recordOf(accepted, models.final), accepted.shown.blob);
 
-  acceptDrops(root, (file) => openRecipe(file, reuse, root));
+  acceptDrops(root, (file) => openRecipe(file, reuse, said));
   keys(root, { accept, seeds, variations });
   keepStylesFresh(styles, names);
   stage.shape(store.get().width, store.get().height);
@@ -52,7 +54,7 @@ export async function start(element, boot) {
   if (matchMedia("(hover: hover)").matches) prompt.box.focus();
 }
 
-function livePane(root, store, { prompt, more }) {
+function livePane(root, store, { prompt, more, seeds, said }) {
   const stage = new Stage(root, (text) => prompt.write(text));
   const pane = { stage };
   const patience = new Patience(stage);
@@ -81,7 +83,7 @@ function livePane(root, store, { prompt, more }) {
     if (LIVE_FIELDS.some((field) => changed.has(field))) want();
     if (changed.has("width") || changed.has("height")) refresh();
   });
-  pane.accept = new Accept(root, { store, live: pane.live, stage, more, renew: want, accepted: () => {} });
+  pane.accept = new Accept(root, { store, live: pane.live, stage, more, seeds, said, renew: want, accepted: () => {} });
   return pane;
 }
 
@@ -117,12 +119,10 @@ function keepStylesFresh(picker, names) {
   look();
 }
 
-async function openRecipe(file, reuse, root) {
-  const said = root.querySelector("#fl-said");
+async function openRecipe(file, reuse, said) {
   const recipe = recipeInPng(new Uint8Array(await file.arrayBuffer()));
-  said.classList.toggle("fl-wrong", recipe === null);
-  said.textContent = recipe ? `Recipe of ${file.name} restored.` : `${file.name} carries no Firstlight recipe.`;
   if (recipe) reuse(recipe);
+  said.tell(recipe ? `Recipe of ${file.name} restored.` : `${file.name} carries no Firstlight recipe.`, recipe === null);
 }
 
 // What is known of a render before the server has been asked for its record.

@@ -3,6 +3,8 @@
 import { say } from "./dom.js";
 import { MAX_SEED, parseSeed, randomSeed } from "./store.js";
 
+const RULE = `seed: a whole number from 0 to ${MAX_SEED}`;
+
 export class SeedBox {
   #before = []; // seeds to go back to
 
@@ -25,6 +27,11 @@ export class SeedBox {
     this.#show();
     this.#showLock();
     this.#showBack();
+  }
+
+  /** Why the seed that stands in the box cannot be used, as a sentence; null when it is the one that pictures are of. */
+  problem() {
+    return parseSeed(this.input.value) === this.store.get().seed ? null : RULE;
   }
 
   /** Takes a seed and remembers the one before. */
@@ -53,7 +60,7 @@ export class SeedBox {
     const wrong = seed === null && text.trim() !== "";
     this.input.setAttribute("aria-invalid", String(wrong));
     this.error.hidden = !wrong;
-    say(this.error, wrong ? `seed: a whole number from 0 to ${MAX_SEED}` : "");
+    say(this.error, wrong ? RULE : "");
     if (seed !== null) this.store.set({ seed, locked: true }); // a typed seed is meant to stay
   }
 
