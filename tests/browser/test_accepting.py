@@ -47,6 +47,9 @@ def test_accepted_preview_becomes_a_render_with_similarity(desk: Desk, tmp_path:
     expect(viewer).to_contain_text("a cat on the beach")
     expect(viewer.locator(".fl-recipe")).to_contain_text("% like its preview")
     expect(viewer).to_contain_text(shown["seed"])
+    expect(viewer.locator(".fl-recipe")).to_have_text(
+        re.compile(r"painting\s[\d.]+\sm?s, .*computing time\s[\d.]+\sm?s$")
+    )
     expect(viewer.get_by_role("slider")).to_be_focused()
     assert viewer.locator("img").evaluate_all("all => all.every(one => one.naturalWidth > 0 || !one.complete)")
     with desk.page.expect_download() as download:

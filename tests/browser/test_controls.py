@@ -73,7 +73,11 @@ def test_stage_keeps_its_size_when_the_shape_changes(desk: Desk) -> None:
 
 def test_picked_variation_becomes_the_seed(desk: Desk) -> None:
     desk.write("a red apple on the snow")
+    hint = desk.page.locator("#fl-vary-hint")
+    expect(hint).to_be_visible()
+    expect(desk.page.locator("#fl-four")).to_be_hidden()
     desk.page.get_by_role("button", name="Four variations").click()
+    expect(hint).to_be_hidden()
     slots = desk.page.locator("#fl-four button")
     for index in range(4):
         expect(slots.nth(index)).to_be_enabled(timeout=PREVIEW_TIMEOUT_MS)
@@ -184,6 +188,22 @@ TOOLS = """() => {
 }"""
 
 
+CUT = """() => {
+  const list = document.querySelector('#fl-styles');
+  const shown = list.getBoundingClientRect();
+  const wrong = [];
+  for (let to = 0; to < list.scrollHeight; to += 25) {
+    list.scrollTo(0, to);
+    const tops = [...list.children].map((chip) => chip.getBoundingClientRect().top - shown.top);
+    if (!tops.some((top) => Math.abs(top - 4) < 1)) wrong.push(`a row is cut above when scrolled to ${to}`);
+  }
+  const faded = list.scrollHeight > list.clientHeight ? 15 : 3;
+  if (list.lastChild.getBoundingClientRect().bottom > shown.bottom - faded) wrong.push('the last row is cut');
+  list.scrollTo(0, 0);
+  return wrong;
+}"""
+
+
 def some_styles(count: int) -> list[dict[str, Any]]:
     facts = {"weight": 1.0, "trigger_words": [], "licence": "unknown", "description": "", "sha256": ""}
     return [{"id": f"style-{i}", "name": f"Woodblock {i}"[: 5 + i % 9], **facts} for i in range(count)]
@@ -201,6 +221,7 @@ def test_row_of_tools_holds_any_number_of_styles(new_desk: Callable[..., Desk], 
     for i in {0, count // 2, count - 1} if count else ():
         chips.nth(i).get_by_role("button").first.click()
     assert desk.page.locator("#fl-stage").bounding_box() == stage  # choosing moves nothing below
+    assert desk.page.evaluate(CUT) == []
     for width in (1024, 1081, 1280, 1440, 1920):
         desk.page.set_viewport_size({"width": width, "height": 900})
         assert desk.page.evaluate(TOOLS) == [], width

@@ -15,6 +15,7 @@ export class Variations {
     this.store = store;
     this.seeds = seeds;
     this.list = root.querySelector("#fl-four");
+    this.hint = root.querySelector("#fl-vary-hint");
     this.go = root.querySelector("#fl-vary-go");
     this.slots = Array.from({ length: COUNT }, (_, index) => this.#slot(index));
     this.list.append(...this.slots.map((slot) => slot.item));
@@ -28,6 +29,8 @@ export class Variations {
     if (request === null) return;
     const turn = ++this.#turn;
     this.#of = withoutSeed(request);
+    this.hint.hidden = true; // the pictures say it
+    this.list.hidden = false;
     this.list.setAttribute("aria-busy", "true");
     await Promise.all(this.slots.map((slot) => this.#fill(slot, { ...request, seed: randomSeed() }, turn)));
     if (turn === this.#turn) this.list.setAttribute("aria-busy", "false");

@@ -5,7 +5,16 @@ import { likeness, sayLikeness } from "./likeness.js";
 import { SAMPLERS } from "./more.js";
 
 const CROSS = "M5 5l10 10M15 5L5 15";
-const STAGES = ["queue", "encode", "denoise", "decode", "safety", "publish"];
+const TIMES = {
+  queue: "waiting",
+  encode: "reading the text",
+  denoise: "painting",
+  decode: "developing",
+  safety: "checking",
+  publish: "saving",
+  total: "altogether",
+  gpu: "computing time",
+};
 
 export class Viewer {
   #return = null;
@@ -138,9 +147,10 @@ export class Viewer {
 }
 
 function timesOf(times) {
-  const known = [...STAGES, ...Object.keys(times).filter((name) => !STAGES.includes(name))];
-  return known
-    .filter((name) => typeof times[name] === "number")
-    .map((name) => `${name.replace(/_/g, " ")} ${times[name] < 1000 ? `${Math.round(times[name])} ms` : seconds(times[name] / 1000)}`)
+  return Object.entries(TIMES)
+    .filter(([name]) => typeof times[name] === "number")
+    .map(([name, word]) => `${word}\u00a0${shown(times[name])}`)
     .join(", ");
 }
+
+const shown = (ms) => (ms < 1000 ? `${Math.round(ms)} ms` : seconds(ms / 1000)).replace(" ", "\u00a0"); // no unit on a line of its own
