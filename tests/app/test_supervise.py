@@ -33,7 +33,7 @@ time.sleep(60)
 """
 
 
-def eventually(true: Callable[[], bool], timeout_s: float = 5.0) -> bool:
+def eventually(true: Callable[[], bool], timeout_s: float = 20.0) -> bool:
     ends_s = time.monotonic() + timeout_s
     while time.monotonic() < ends_s:
         if true():
@@ -88,7 +88,7 @@ def test_stop_during_a_delay_starts_nothing() -> None:
     ended = threading.Event()
     one = Supervised("quick", [sys.executable, "-c", ""], os.environ, on_death=lambda pid: ended.set())
     one.start()
-    assert ended.wait(5)
+    assert ended.wait(20)
     pid = one.pid
     one.stop()
     time.sleep(0.6)
@@ -99,7 +99,7 @@ def test_first_that_could_never_start_is_not_started_again() -> None:
     told = threading.Event()
     one = Supervised("wrong", [sys.executable, "-c", "raise SystemExit(2)"], os.environ, hopeless=told.set)
     one.start()
-    assert told.wait(5)
+    assert told.wait(20)
     pid = one.pid
     time.sleep(0.6)
     one.stop()

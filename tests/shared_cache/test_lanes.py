@@ -85,10 +85,10 @@ def test_heartbeat_keeps_an_entry_past_its_lease(client: redis.Redis, renders: R
     renders.create(a_record(), LANE)
     mine, other = lanes(client, "mine"), lanes(client, "other")
     entries = take(mine, 1)
-    for _ in range(6):  # 0.3 s of work under a lease of 0.15 s
-        time.sleep(0.05)
+    for _ in range(4):  # 1.2 s of work under a lease of 1 s
+        time.sleep(0.3)
         assert mine.heartbeat(entries) == []
-        assert other.take_over(0.15) == []
+        assert other.take_over(1.0) == []
 
 
 def test_heartbeat_tells_of_a_lost_entry_and_does_not_take_it_back(client: redis.Redis, renders: Renders) -> None:
