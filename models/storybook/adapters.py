@@ -9,14 +9,17 @@ from pathlib import Path
 
 import torch
 from diffusers import StableDiffusionXLPipeline, UNet2DConditionModel
-from family import BASE, load_family
-from peft import LoraConfig
+from family import BASE, Family, load_family
+from peft import LoraConfig, inject_adapter_in_model
 from peft.utils import get_peft_model_state_dict
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from train_base import rate_at
+from transformers import CLIPTextModel
 from workers import run_workers
 
 ATTENTION = ["to_q", "to_k", "to_v", "to_out.0", "proj_in", "proj_out", "ff.net.0.proj", "ff.net.2"]
+TEXT_ATTENTION = ["q_proj", "k_proj", "v_proj", "out_proj"]
 EVERYWHERE = [*ATTENTION, "conv1", "conv2", "time_emb_proj"]
 
 
@@ -29,6 +32,7 @@ class Budget:
     batch: int
     rate: float
     workers: int
+    start: Path | None
 
 
 def add_budget(parser: argparse.ArgumentParser, steps: int, rate: float) -> None:
@@ -38,30 +42,61 @@ def add_budget(parser: argparse.ArgumentParser, steps: int, rate: float) -> None
     parser.add_argument("--batch", type=int, default=12)
     parser.add_argument("--rate", type=float, default=rate)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--start", type=Path, help="adapter to go on from, such as that of the version before")
 
 
 def distil(work: Callable[..., None], name: str, rank: int, budget: Budget) -> None:
     """Run the workers of one adapter on the base: each is work(rank of the worker, family, parameters, budget)."""
     torch.set_num_threads(1)
     family = load_family(BASE)
-    parameters = add(family.unet, name, rank, EVERYWHERE)
+    parameters = add(family.unet, name, rank, EVERYWHERE, budget.start)
     run_workers(work, (family, parameters, budget), (family.unet,), budget.workers)
 
 
-def add(unet: UNet2DConditionModel, name: str, rank: int, targets: list[str]) -> list[nn.Parameter]:
-    """Add a fresh adapter, switch it on, and return its parameters; all else is frozen."""
+def add(
+    unet: UNet2DConditionModel, name: str, rank: int, targets: list[str], start: Path | None = None
+) -> list[nn.Parameter]:
+    """Add an adapter, fresh or from a file, switch it on, and return its parameters; all else is frozen."""
     unet.requires_grad_(False)
-    config = LoraConfig(r=rank, lora_alpha=rank, target_modules=targets, init_lora_weights="gaussian")
-    unet.add_adapter(config, adapter_name=name)
-    return [p for key, p in unet.named_parameters() if f".{name}." in key]
+    if start is None:
+        config = LoraConfig(r=rank, lora_alpha=rank, target_modules=targets, init_lora_weights="gaussian")
+        unet.add_adapter(config, adapter_name=name)
+    else:
+        unet.load_lora_adapter(load_file(start), prefix="unet", adapter_name=name)
+    return own(unet, name)
 
 
-def save(unet: UNet2DConditionModel, name: str, path: Path) -> None:
-    """Write one adapter in fp16 with the keys the stock pipeline reads."""
-    layers = {k: v.half().contiguous() for k, v in get_peft_model_state_dict(unet, adapter_name=name).items()}
+def add_text(text: CLIPTextModel, name: str, rank: int) -> list[nn.Parameter]:
+    """Add a fresh adapter to the attention of a text encoder, and return its parameters; all else is frozen."""
+    text.requires_grad_(False)
+    config = LoraConfig(r=rank, lora_alpha=rank, target_modules=TEXT_ATTENTION, init_lora_weights="gaussian")
+    inject_adapter_in_model(config, text, name)
+    return own(text, name)
+
+
+def own(network: nn.Module, name: str) -> list[nn.Parameter]:
+    """Return the parameters of one adapter, switched on."""
+    parameters = [p for key, p in network.named_parameters() if f".{name}." in key]
+    for parameter in parameters:
+        parameter.requires_grad_(True)
+    return parameters
+
+
+def save(family: Family, name: str, path: Path) -> None:
+    """Write one adapter of all networks that have it in fp16, with the keys the stock pipeline reads."""
+    networks = {"unet": family.unet, "text_encoder": family.text_1, "text_encoder_2": family.text_2}
+    layers = {f"{key}_lora_layers": _layers(network, name) for key, network in networks.items() if _has(network, name)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    StableDiffusionXLPipeline.save_lora_weights(path.parent, unet_lora_layers=layers, weight_name=path.name)
+    StableDiffusionXLPipeline.save_lora_weights(path.parent, weight_name=path.name, **layers)
     path.chmod(0o644)
+
+
+def _has(network: nn.Module, name: str) -> bool:
+    return any(f".{name}." in key for key, _ in network.named_parameters())
+
+
+def _layers(network: nn.Module, name: str) -> dict[str, Tensor]:
+    return {k: v.half().contiguous() for k, v in get_peft_model_state_dict(network, adapter_name=name).items()}
 
 
 def fit(parameters: list[nn.Parameter], next_loss: Callable[[], Tensor], budget: Budget, leads: bool) -> None:

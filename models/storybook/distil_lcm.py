@@ -82,7 +82,7 @@ def work(rank: int, family: Family, parameters: list[nn.Parameter], budget: adap
 
     adapters.fit(parameters, next_loss, budget, leads=rank == 0)
     if rank == 0:
-        adapters.save(family.unet, NAME, OUTPUT)
+        adapters.save(family, NAME, OUTPUT)
 
 
 def main() -> None:

@@ -21,7 +21,6 @@ _STYLES = {
     "night": ("Night", "MIT", "Moonlight: navy, violet and pale yellow."),
     "watercolour": ("Watercolour", "MIT", "Soft washes on grained paper."),
 }
-_LICENCE = "MIT (base, previews, ink, pixel, sketch, night, watercolour); Apache-2.0 (noto, fxemoji)"
 _PREVIEWS = {
     "lcm": {"adapter": "preview_lcm.safetensors", "sampler": "lcm"},
     "turbo": {"adapter": "preview_turbo.safetensors", "sampler": "euler"},
@@ -30,13 +29,21 @@ _DECODER = WORK / "vae"
 _SMALL = "vae_preview"
 
 
-def describe(guidance: float, preview: str, painted: int) -> dict[str, object]:
+def licence(shipped: list[dict[str, object]]) -> str:
+    """Say which licence holds for what: the base's is MIT, styles bring their packs'."""
+    by_licence: dict[str, list[str]] = {"MIT": ["base", "previews"]}
+    for style in shipped:
+        by_licence.setdefault(str(style["licence"]), []).append(str(style["id"]))
+    return "; ".join(f"{name} ({', '.join(parts)})" for name, parts in by_licence.items())
+
+
+def describe(guidance: float, preview: str, painted: int, shipped: list[dict[str, object]]) -> dict[str, object]:
     """Return storybook.json."""
     decoder = {"decoder": _SMALL} if painted > 1 else {}
     return {
         "id": "storybook",
         "version": "1",
-        "licence": _LICENCE,
+        "licence": licence(shipped),
         "commercial": True,
         "about": "the small model in the repository; nothing to fetch, no GPU needed",
         "buckets": [[painted * width, painted * height] for height, width in BUCKETS],
@@ -85,8 +92,9 @@ def export(folder: Path, guidance: float, preview: str) -> None:
         copy_if_made(WORK / adapter["adapter"], folder / adapter["adapter"])
     for style in STYLES[1:]:
         copy_if_made(WORK / f"styles/{style}.safetensors", folder / f"styles/{style}.safetensors")
-    write_json(folder / "storybook.json", describe(guidance, preview, painted))
-    write_json(folder / "styles/styles.json", styles(folder / "styles"))
+    shipped = styles(folder / "styles")
+    write_json(folder / "storybook.json", describe(guidance, preview, painted, shipped))
+    write_json(folder / "styles/styles.json", shipped)
 
 
 def copy_if_made(source: Path, target: Path) -> None:

@@ -94,12 +94,16 @@ def alphas_cumprod() -> Tensor:
 
 
 def encode(family: Family, captions: list[str], size_hw: tuple[int, int]) -> Condition:
-    """Encode captions as the stock pipeline does, with the size of the final as micro-conditioning (height first)."""
+    """Encode captions as the stock pipeline does, with a size as micro-conditioning (height first).
+
+    By chance that of either decoder, so that the networks paint the same for both.
+    """
     tokens = family.tokenizer(captions, padding="max_length", max_length=TOKENS, truncation=True, return_tensors="pt")
     first = family.text_1(tokens.input_ids, output_hidden_states=True)
     second = family.text_2(tokens.input_ids, output_hidden_states=True)
     hidden = torch.cat((first.hidden_states[-2], second.hidden_states[-2]), dim=-1)
-    painted = [PAINTED * side for side in size_hw]
+    scale = int(torch.randint(1, PAINTED + 1, ()))
+    painted = [scale * side for side in size_hw]
     time_ids = torch.tensor([[*painted, 0, 0, *painted]], dtype=torch.float32).expand(len(captions), 6)
     return Condition(hidden, second.text_embeds, time_ids)
 

@@ -45,6 +45,8 @@ def labelled_scenes(count: int, seed: int) -> Labelled:
     for i in range(count):
         style = STYLES[0] if rng.random() < 0.5 else rng.choice(STYLES[1:])
         name, background = OBJECTS[i % len(OBJECTS)], rng.choice(BACKGROUNDS)
+        if name not in drawn[style]:  # not every pack has every object
+            style = STYLES[0]
         size = BUCKETS[0] if rng.random() < 0.7 else rng.choice(BUCKETS[1:])
         scene = compose(drawn[style], (name,), background, size, rng, style)
         pictures.append(shrink(Image.fromarray(scene.picture)))
@@ -129,7 +131,7 @@ def load(path: Path = PATH) -> JudgeNetwork:
 def main() -> None:
     """Train, unless it is trained, write the gate's copy, and report the accuracy on held-out scenes."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scenes", type=int, default=215 * 40)
+    parser.add_argument("--scenes", type=int, default=40 * len(OBJECTS))
     parser.add_argument("--epochs", type=int, default=9)
     parser.add_argument("--bundle", type=Path, default=BUNDLE, help="where the gate's copy of the judge is written")
     options = parser.parse_args()

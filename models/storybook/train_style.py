@@ -19,14 +19,15 @@ from torch import Tensor, nn
 from train_base import some_left_out, velocity_loss
 from workers import run_workers
 
-_RANK = 16
+_RANK, _TEXT_RANK = 16, 4
+_WITH_TEXT = ("night",)  # its words take other colours too: their encoders have an adapter of their own
 _PREVIEW_SHARE = 0.3
 _PREVIEW_TIMESTEPS = (999, 759, 519, 279)
 
 
-def loss_of(family: Family, batch: Batch, timesteps: Tensor, alphas: Tensor, rng: Random) -> Tensor:
-    """Return the base's loss of one batch; the text encoders stay as they are."""
-    with torch.no_grad():
+def loss_of(family: Family, batch: Batch, timesteps: Tensor, alphas: Tensor, rng: Random, with_text: bool) -> Tensor:
+    """Return the base's loss of one batch; the text encoders stay as they are unless the style acts on them."""
+    with torch.set_grad_enabled(with_text):
         condition = encode(family, some_left_out(batch.captions, rng), batch.size_hw)
     return velocity_loss(family, batch, timesteps, condition, alphas)
 
@@ -50,11 +51,11 @@ def work(rank: int, style: str, family: Family, parameters: list[nn.Parameter], 
 
     def next_loss() -> Tensor:
         timesteps = choose(family, style, rng.random() < _PREVIEW_SHARE, budget.batch)
-        return loss_of(family, pool.draw(budget.batch), timesteps, alphas, rng)
+        return loss_of(family, pool.draw(budget.batch), timesteps, alphas, rng, style in _WITH_TEXT)
 
     adapters.fit(parameters, next_loss, budget, leads=rank == 0)
     if rank == 0:
-        adapters.save(family.unet, style, WORK / "styles" / f"{style}.safetensors")
+        adapters.save(family, style, WORK / "styles" / f"{style}.safetensors")
 
 
 def main() -> None:
@@ -67,8 +68,12 @@ def main() -> None:
     torch.set_num_threads(1)
     family = load_family(BASE)
     family.unet.load_lora_adapter(load_file(distil_lcm.OUTPUT), prefix="unet", adapter_name=distil_lcm.NAME)
-    parameters = adapters.add(family.unet, style, _RANK, adapters.EVERYWHERE)
-    run_workers(work, (style, family, parameters, budget), (family.unet,), budget.workers)
+    parameters = adapters.add(family.unet, style, _RANK, adapters.EVERYWHERE, budget.start)
+    if style in _WITH_TEXT:
+        for text in (family.text_1, family.text_2):
+            parameters += adapters.add_text(text, style, _TEXT_RANK)
+    modules = (family.unet, family.text_1, family.text_2)
+    run_workers(work, (style, family, parameters, budget), modules, budget.workers)
 
 
 if __name__ == "__main__":

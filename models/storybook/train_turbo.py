@@ -61,7 +61,7 @@ def work(rank: int, family: Family, parameters: list[nn.Parameter], budget: adap
     alphas, store = alphas_cumprod(), Store(52 + rank)
     adapters.fit(parameters, lambda: loss_of(family, store.draw(budget.batch), alphas), budget, leads=rank == 0)
     if rank == 0:
-        adapters.save(family.unet, NAME, OUTPUT)
+        adapters.save(family, NAME, OUTPUT)
 
 
 def main() -> None:
