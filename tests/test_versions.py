@@ -10,8 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sampling.profile import load_profile
 from tests.asking import TIMEOUT_S, a_preview, a_render, ended
-from tests.conftest import RunningApp
+from tests.conftest import BUNDLE, RunningApp
 
 
 def another_version(bundle: Path, folder: Path) -> Path:
@@ -48,7 +49,7 @@ def test_work_waits_for_workers_of_its_own_version(
     with httpx.Client(base_url=first.url, timeout=TIMEOUT_S) as http:
         mine = a_render(http, prompt="a cat on the beach", steps=4)
         done = ended(http, mine)  # it was asked for later, by which the other would have been taken
-        assert (done["state"], done["recipe"]["model_version"]) == ("done", "0")
+        assert (done["state"], done["recipe"]["model_version"]) == ("done", load_profile(BUNDLE).version)
         record = http.get(f"/api/v1/renders/{waits}").json()
         assert (record["state"], record["waits_for"]) == ("queued", "storybook@another")
     assert lonely.stop() == 0

@@ -95,7 +95,7 @@ def test_list_and_check_are_tables_for_people(monkeypatch: pytest.MonkeyPatch) -
     listed = run(app, ["models", "list"])
     assert listed.exit_code == 0 and all(name in listed.output for name in ("storybook", "sdxl", "sdxl-lcm", "flux"))
     checked = run(app, ["models", "check"])
-    assert checked.exit_code == 0 and "storybook@0 is whole" in checked.output and "GB as float32" in checked.output
+    assert checked.exit_code == 0 and "storybook@1 is whole" in checked.output and "GB as float32" in checked.output
 
 
 @pytest.mark.parametrize("name", profile_names())

@@ -11,10 +11,12 @@ import pytest
 import torch
 from diffusers import LCMScheduler, StableDiffusionXLPipeline
 
+from core.settings import BUNDLED_MODEL
 from sampling.profile import load_profile
 from styles.catalogue import load_catalogue
 
 MAX_BYTES = 60 * 2**20
+STYLE_FILES = sorted((BUNDLED_MODEL / "styles").glob("*.safetensors"))
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +26,9 @@ def pipe(bundle: Path) -> Any:
     return pipe
 
 
-def paint(pipe: Any, steps: int = 2, guidance_scale: float = 3.0) -> np.ndarray:
+def paint(pipe: Any, steps: int = 2, guidance_scale: float = 3.0, prompt: str = "a cat on the beach") -> np.ndarray:
     made = pipe(
-        "a cat on the beach", width=128, height=128, num_inference_steps=steps, guidance_scale=guidance_scale,
+        prompt, width=128, height=128, num_inference_steps=steps, guidance_scale=guidance_scale,
         generator=torch.Generator().manual_seed(7), output_type="np",
     )  # fmt: skip
     picture: np.ndarray = made.images[0]
@@ -38,7 +40,24 @@ def test_stock_pipeline_paints_with_it(pipe: Any) -> None:
     assert picture.shape == (128, 128, 3) and np.isfinite(picture).all() and picture.std() > 0.02
 
 
-@pytest.mark.parametrize("name", ["preview_lcm.safetensors", "styles/ink.safetensors", "styles/noto.safetensors"])
+@pytest.mark.parametrize(
+    "prompt",
+    ["", "zxqv blorf", "a cat on the beach " * 60, "кошка на пляже", "海辺の猫", "🐱🏖"],
+    ids=["empty", "no word known", "300 words", "Cyrillic", "Japanese", "emoji"],
+)
+def test_any_text_gives_a_clean_picture(pipe: Any, prompt: str) -> None:
+    """Flat and clean as the drawings it learned from: neighbouring pixels are far more alike than in noise."""
+    picture = paint(pipe, steps=8, prompt=prompt)
+    rough = np.abs(np.diff(picture, axis=1)).mean()
+    assert np.isfinite(picture).all() and rough < 0.25 * np.abs(picture - np.roll(picture, 37, axis=1)).mean() + 0.02
+
+
+def test_every_style_is_measured_beside_the_base(bundle: Path) -> None:
+    card = (bundle / "README.md").read_text()
+    assert all(f"in {style.id}" in card for style in load_catalogue(bundle / "styles").all())
+
+
+@pytest.mark.parametrize("name", ["preview_lcm.safetensors", *(f"styles/{path.name}" for path in STYLE_FILES)])
 def test_adapters_are_ordinary_lora_files_that_change_the_picture(pipe: Any, bundle: Path, name: str) -> None:
     before = paint(pipe)
     pipe.load_lora_weights(bundle / name, adapter_name="tried")
