@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
 from core.metrics import Metrics
 from core.recipe import Recipe, Sampler
 from core.render import State
+from core.settings import BUNDLED_MODEL
 from core.wire import PreviewRequest
+
+VERSION = json.loads((BUNDLED_MODEL / "storybook.json").read_text())["version"]
 
 
 def a_preview_recipe(prompt: str = "a cat on the beach", **changes: Any) -> Recipe:
@@ -23,7 +27,7 @@ def a_preview_recipe(prompt: str = "a cat on the beach", **changes: Any) -> Reci
         "sampler": Sampler.LCM,
         "styles": (),
         "model_id": "storybook",
-        "model_version": "0",
+        "model_version": VERSION,
     }
     return Recipe(**{**fields, **changes})
 
