@@ -46,7 +46,7 @@ def describe(guidance: float, preview: str, painted: int, shipped: list[dict[str
         "licence": licence(shipped),
         "commercial": True,
         "about": "the small model in the repository; nothing to fetch, no GPU needed",
-        "buckets": [[painted * width, painted * height] for height, width in BUCKETS],
+        "buckets": [[painted * width, painted * height] for height, width in sorted(BUCKETS, key=_by_shape)],
         "preview": {**_PREVIEWS[preview], **decoder, "steps": 4, "guidance_scale": 1.0},
         "final": {"sampler": "euler", "steps": 25, "guidance_scale": guidance},
         "objects": list(object_labels()),
@@ -70,6 +70,11 @@ def styles(folder: Path) -> list[dict[str, object]]:
         for style, (name, licence, text) in _STYLES.items()
         if (folder / f"{style}.safetensors").exists()
     ]
+
+
+def _by_shape(size_hw: tuple[int, int]) -> tuple[int, int]:
+    """The square first, then the next longer, each wide before it is tall."""
+    return max(size_hw), -size_hw[1]
 
 
 def write_json(path: Path, value: object) -> None:
