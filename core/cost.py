@@ -134,7 +134,8 @@ class CostMeter:
 
     def __init__(self, stored: CostTable) -> None:
         self._stored = stored
-        self._pace = Pace(_shapes(stored, Part.STEP))
+        self._stored_steps = _shapes(stored, Part.STEP)
+        self._pace = Pace(self._stored_steps)
         self._steps: Counter[Shape] = Counter()
         self._recent: defaultdict[tuple[Part, str, int], deque[float]] = defaultdict(lambda: deque(maxlen=WINDOW))
         self._stretches: deque[float] = deque(maxlen=WINDOW)
@@ -174,7 +175,7 @@ class CostMeter:
 
     def step_drift(self, bucket: str, rows: int) -> float | None:
         """Live over the stored figure, 1 where they agree; None where either is missing."""
-        stored_s = _shapes(self._stored, Part.STEP).get((bucket, rows))
+        stored_s = self._stored_steps.get((bucket, rows))
         if stored_s is None or self._steps[bucket, rows] < TRUSTED:
             return None
         return self._pace.of((bucket, rows)) / stored_s
