@@ -76,7 +76,7 @@ def add_text(text: CLIPTextModel, name: str, rank: int) -> list[nn.Parameter]:
 
 def own(network: nn.Module, name: str) -> list[nn.Parameter]:
     """Return the parameters of one adapter, switched on."""
-    parameters = [p for key, p in network.named_parameters() if f".{name}." in key]
+    parameters = _of(network, name)
     for parameter in parameters:
         parameter.requires_grad_(True)
     return parameters
@@ -85,14 +85,14 @@ def own(network: nn.Module, name: str) -> list[nn.Parameter]:
 def save(family: Family, name: str, path: Path) -> None:
     """Write one adapter of all networks that have it in fp16, with the keys the stock pipeline reads."""
     networks = {"unet": family.unet, "text_encoder": family.text_1, "text_encoder_2": family.text_2}
-    layers = {f"{key}_lora_layers": _layers(network, name) for key, network in networks.items() if _has(network, name)}
+    layers = {f"{key}_lora_layers": _layers(network, name) for key, network in networks.items() if _of(network, name)}
     path.parent.mkdir(parents=True, exist_ok=True)
     StableDiffusionXLPipeline.save_lora_weights(path.parent, weight_name=path.name, **layers)
     path.chmod(0o644)
 
 
-def _has(network: nn.Module, name: str) -> bool:
-    return any(f".{name}." in key for key, _ in network.named_parameters())
+def _of(network: nn.Module, name: str) -> list[nn.Parameter]:
+    return [p for key, p in network.named_parameters() if f".{name}." in key]
 
 
 def _layers(network: nn.Module, name: str) -> dict[str, Tensor]:
