@@ -141,12 +141,13 @@ class TorchRoles:
             clock=shared.clock,
         )
         encode = EncodeStage(encoder, self._signal.notify)
+        ready = ReadyWorkers(shared.registry, "preview", profile.model)
         shared.start(outbox)
         shared.parts.callback(encode.close)
         return PreviewEngine(
             loop=loop,
             encode=encode,
-            mailbox=Mailbox(shared.redis, profile.model),
+            mailbox=Mailbox(shared.redis, profile.model, catalogue.ids(), ready),
             replies=replies,
             outbox=outbox,
             profile=profile,

@@ -99,7 +99,11 @@ class ReadyWorkers:
 
     def have(self, styles: Collection[str]) -> bool:
         """Whether one of them has all these styles."""
-        return any(set(styles) <= set(worker.get("installed", ())) for worker in self._ready())
+        return any(set(styles) <= installed for installed in self.installed())
+
+    def installed(self) -> set[frozenset[str]]:
+        """The styles that they have, each set of them once."""
+        return {frozenset(worker.get("installed", ())) for worker in self._ready()}
 
     def _ready(self) -> list[dict[str, Any]]:
         now_s = time.monotonic()

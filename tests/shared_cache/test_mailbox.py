@@ -8,8 +8,10 @@ import time
 import pytest
 import redis
 
+from core.recipe import StyleUse
 from shared_cache import keys
 from shared_cache.mailbox import Mailbox, Replies
+from shared_cache.registry import ReadyWorkers, Registry
 from tests.shared_cache.makers import MODEL, a_request
 
 
@@ -67,21 +69,38 @@ def test_closed_session_has_no_mail(mailbox: Mailbox) -> None:
     assert mailbox.closed(["a"]) == set()
 
 
-def test_wait_returns_at_once_when_mail_waits_and_leaves_it(mailbox: Mailbox) -> None:
-    mailbox.post(a_request())
-    started_s = time.monotonic()
-    mailbox.wait(5)
-    mailbox.wait(5)
-    assert time.monotonic() - started_s < 1
-    assert len(mailbox.take(1)) == 1
+def mailbox_with(client: redis.Redis, name: str, *styles: str) -> Mailbox:
+    """That of a ready preview worker which has these styles."""
+    registry = Registry(client)
+    id, _, version = MODEL.partition("@")
+    info = {"roles": ["preview"], "ready": True, "model": id, "version": version, "installed": styles}
+    registry.announce(name, info)
+    return Mailbox(client, MODEL, styles, ReadyWorkers(registry, "preview", MODEL, refresh_s=0))
 
 
-def test_wait_wakes_when_mail_arrives(mailbox: Mailbox) -> None:
-    threading.Timer(0.1, mailbox.post, [a_request()]).start()
-    started_s = time.monotonic()
-    while not mailbox.take(1):
-        mailbox.wait(5)
-    assert time.monotonic() - started_s < 1
+def test_request_of_a_style_is_left_to_who_has_it(client: redis.Redis) -> None:
+    plain, inked = mailbox_with(client, "plain"), mailbox_with(client, "inked", "ink")
+    plain.post(a_request("styled", styles=(StyleUse("ink", 1.0),)))
+    plain.post(a_request("bare"))
+    assert [request.session for request in plain.take(8)] == ["bare"]
+    assert plain.take(8) == []
+    assert [request.session for request in inked.take(8)] == ["styled"]
+
+
+def test_request_that_was_left_keeps_its_place(client: redis.Redis) -> None:
+    plain, inked = mailbox_with(client, "plain"), mailbox_with(client, "inked", "ink")
+    plain.post(a_request("styled", styles=(StyleUse("ink", 1.0),)))
+    assert plain.take(8) == []
+    plain.post(a_request("bare"))
+    assert [request.session for request in inked.take(1)] == ["styled"]
+
+
+def test_request_of_styles_that_nobody_has_together_is_everybodys(client: redis.Redis) -> None:
+    """Its taker says what it lacks."""
+    boxes = [mailbox_with(client, "inked", "ink"), mailbox_with(client, "noted", "noto"), mailbox_with(client, "plain")]
+    for box in boxes:
+        box.post(a_request(rev=1 + boxes.index(box), styles=(StyleUse("ink", 0.5), StyleUse("noto", 0.5))))
+        assert len(box.take(8)) == 1
 
 
 def test_many_posters_and_takers_lose_no_last_request(client: redis.Redis) -> None:
