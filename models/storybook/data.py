@@ -84,7 +84,9 @@ def icons(style: str) -> dict[str, Image.Image]:
     for name, key in _keys(STYLE_OF[style].pack).items():
         while key in pack.get("aliases", {}):
             key = pack["aliases"][key]["parent"]
-        drawn[name] = _render(pack["icons"][key], pack.get("height", 32))
+        icon = _render(pack["icons"][key], pack.get("height", 32))
+        cut = STYLE_OF[style].cut
+        drawn[name] = cut(icon) if cut else icon
     return drawn
 
 

@@ -1,31 +1,31 @@
 """Assemble the bundle: base in fp16, preview adapter, styles and the JSON descriptions."""
 
 import argparse
+import dataclasses
 import json
 import shutil
 from pathlib import Path
 
 import torch
 from catalogue import COLOURS, PLACES, object_labels
-from diffusers import AutoencoderKL
-from family import BASE, BUNDLE, PAINTED, WORK, load_family, save_family
+from diffusers import AutoencoderKL, AutoencoderTiny
+from family import BASE, BUNDLE, DECODERS, PAINTED, WORK, load_family, save_family
 from scenes import BUCKETS
 from styling import STYLES
 
 _STYLES = {
     "ink": ("Ink", "MIT", "Ink pictograms on pale paper; learnt from the Fluent high-contrast icons."),
-    "noto": ("Noto", "Apache-2.0", "Rounder drawings with more shading; learnt from the Noto emoji."),
-    "fxemoji": ("Fx", "Apache-2.0", "Round, friendly drawings; learnt from the Firefox OS emoji."),
-    "pixel": ("Pixel", "MIT", "Coarse pixels in few colours."),
-    "sketch": ("Sketch", "MIT", "Pencil on warm paper."),
-    "night": ("Night", "MIT", "Moonlight: navy, violet and pale yellow."),
-    "watercolour": ("Watercolour", "MIT", "Soft washes on grained paper."),
+    "noto": ("Noto", "Apache-2.0", "Shaded drawings cut out as stickers; learnt from the Noto emoji."),
+    "comic": ("Comic", "Apache-2.0", "Friendly drawings with a bold outline; learnt from the Firefox OS emoji."),
+    "pixel": ("Pixel", "MIT", "Square pixels in few colours."),
+    "sketch": ("Sketch", "MIT", "Pencil lines on warm paper."),
+    "neon": ("Neon", "MIT", "Dark blue, violet, magenta and pale yellow light."),
+    "watercolour": ("Watercolour", "MIT", "Pale washes with dark rims on grained paper."),
 }
 _PREVIEWS = {
     "lcm": {"adapter": "preview_lcm.safetensors", "sampler": "lcm"},
     "turbo": {"adapter": "preview_turbo.safetensors", "sampler": "euler"},
 }
-_DECODER = WORK / "vae"
 _SMALL = "vae_preview"
 
 
@@ -85,13 +85,16 @@ def write_json(path: Path, value: object) -> None:
 def export(folder: Path, guidance: float, preview: str) -> None:
     """Write what has been trained so far; an adapter not trained yet keeps its old file."""
     (folder / "styles").mkdir(parents=True, exist_ok=True)
-    save_family(load_family(BASE), folder, torch.float16)
+    family = load_family(BASE)
+    if DECODERS[1].exists():
+        family = dataclasses.replace(family, vae=AutoencoderTiny.from_pretrained(DECODERS[1]))
+    save_family(family, folder, torch.float16)
     painted = 1
-    if _DECODER.exists():
+    if DECODERS[PAINTED].exists():
         painted = PAINTED
         shutil.rmtree(folder / _SMALL, ignore_errors=True)
         (folder / "vae").rename(folder / _SMALL)
-        AutoencoderKL.from_pretrained(_DECODER).half().save_pretrained(folder / "vae")
+        AutoencoderKL.from_pretrained(DECODERS[PAINTED]).half().save_pretrained(folder / "vae")
         name_decoder(folder)
     for adapter in _PREVIEWS.values():
         copy_if_made(WORK / adapter["adapter"], folder / adapter["adapter"])

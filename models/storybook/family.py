@@ -16,6 +16,7 @@ BUNDLE = HERE / "bundle"
 BASE = WORK / "base"
 TOKENS = 77
 PAINTED = 2  # pixels a side that finals are painted at, for each pixel a side of the pictures that are learned from
+DECODERS = {1: WORK / "vae_preview", PAINTED: WORK / "vae"}
 
 
 @dataclass(frozen=True, slots=True)

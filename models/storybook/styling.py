@@ -1,8 +1,9 @@
 """The drawing styles: the base learns the first, each style adapter one of the others.
 
-A style is an icon pack, what it does to the empty background, and what it does to the whole scene.
+A style is an icon pack, what it does to each icon, to the empty background, and to the whole scene.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -11,6 +12,7 @@ import numpy as np
 from PIL import Image, ImageChops, ImageEnhance, ImageFilter, ImageOps
 
 Brush = Callable[[Image.Image, Random], Image.Image]
+Cut = Callable[[Image.Image], Image.Image]
 
 
 def _as_it_is(picture: Image.Image, rng: Random) -> Image.Image:
@@ -22,55 +24,75 @@ def _pale(picture: Image.Image, rng: Random) -> Image.Image:
     return Image.blend(picture, Image.new("RGB", picture.size, "white"), 0.55)
 
 
+def _sticker(icon: Image.Image) -> Image.Image:
+    """Cut out of paper: a white rim with a thin grey edge."""
+    return _rimmed(_rimmed(icon, 0.055, (255, 255, 255)), 0.012, (120, 120, 132))
+
+
+def _outlined(icon: Image.Image) -> Image.Image:
+    """A bold dark outline, as in a comic."""
+    return _rimmed(icon, 0.04, (30, 24, 44))
+
+
+def _rimmed(icon: Image.Image, reach: float, colour: tuple[int, int, int]) -> Image.Image:
+    """Grow a rim of one colour around what is drawn; `reach` is a share of the longer side."""
+    pixels = max(1, round(max(icon.size) * reach))
+    wide = ImageOps.expand(icon, pixels, (0, 0, 0, 0))
+    grown = wide.getchannel("A").filter(ImageFilter.GaussianBlur(pixels / 2))
+    rim = Image.new("RGBA", wide.size, (*colour, 0))
+    rim.putalpha(grown.point(lambda level: min(255, max(0, level - 12) * 6)))
+    return Image.alpha_composite(rim, wide)
+
+
 def _pixel(picture: Image.Image, rng: Random) -> Image.Image:
-    """A grid of 32 cells on the shorter side in few colours."""
-    cell = min(picture.size) / 32
-    small = picture.resize((round(picture.width / cell), round(picture.height / cell)), Image.Resampling.BOX)
+    """A grid of about 32 square cells a side, in few colours."""
+    cell = round(math.sqrt(picture.width * picture.height) / 32)
+    small = picture.resize((picture.width // cell, picture.height // cell), Image.Resampling.BOX)
     few = small.quantize(20, dither=Image.Dither.NONE).convert("RGB")
     return few.resize(picture.size, Image.Resampling.NEAREST)
 
 
 def _sketch(picture: Image.Image, rng: Random) -> Image.Image:
-    """Pencil on warm paper: a colour dodge of the grey picture with its own blurred negative."""
-    grey = ImageOps.grayscale(picture)
-    reach = min(picture.size) / 40
-    blurred = np.asarray(ImageOps.invert(grey).filter(ImageFilter.GaussianBlur(reach)), np.float32)
-    light = np.clip(np.asarray(grey, np.float32) * 255 / np.maximum(255 - blurred, 1), 0, 255)
-    strokes = Image.fromarray(np.clip(255 - (255 - light) * 2.6, 30, 255).astype(np.uint8))
-    shade = Image.blend(strokes, ImageChops.multiply(strokes, grey), 0.25)
-    return ImageOps.colorize(shade, (58, 52, 60), (250, 244, 230))
+    """Pencil on warm paper: a line where any colour changes, and a light shade of the grey picture."""
+    soft = np.asarray(picture.filter(ImageFilter.GaussianBlur(min(picture.size) / 130)), np.float32)
+    down, across = np.gradient(soft, axis=(0, 1))
+    slope = np.hypot(down, across).max(axis=2) * min(picture.size) / 128
+    shade = 255 - (255 - np.asarray(ImageOps.grayscale(picture), np.float32)) * 0.3
+    pencil = Image.fromarray(np.clip(shade - np.clip(slope - 4, 0, None) * 6, 0, 255).astype(np.uint8))
+    return ImageOps.colorize(pencil, (46, 42, 52), (250, 244, 230))
 
 
-def _night(picture: Image.Image, rng: Random) -> Image.Image:
-    """Moonlight: brightness becomes navy, violet and pale yellow, with a little of the colours left."""
+def _neon(picture: Image.Image, rng: Random) -> Image.Image:
+    """Neon light: dark blue shadows, violet, magenta and pale yellow lights, with some of the colours left."""
     grey = ImageOps.grayscale(picture)
-    moonlit = ImageOps.colorize(grey, (10, 12, 48), (222, 214, 196), mid=(88, 78, 168))
-    return Image.blend(moonlit, ImageEnhance.Brightness(picture).enhance(0.6), 0.22)
+    lit = ImageOps.colorize(grey, (8, 10, 54), (255, 226, 150), mid=(176, 50, 176), midpoint=140)
+    return Image.blend(lit, picture, 0.25)
 
 
 def _watercolour(picture: Image.Image, rng: Random) -> Image.Image:
-    """Soft washes with darker rims on grained paper."""
-    reach = min(picture.size) / 110
-    wash = picture.filter(ImageFilter.GaussianBlur(reach)).filter(ImageFilter.MedianFilter(3))
-    wash = Image.blend(ImageEnhance.Color(wash).enhance(1.25), Image.new("RGB", picture.size, (255, 252, 244)), 0.3)
-    rims = ImageOps.grayscale(picture).filter(ImageFilter.FIND_EDGES).filter(ImageFilter.GaussianBlur(reach * 0.7))
-    rims = rims.crop((2, 2, rims.width - 2, rims.height - 2)).resize(picture.size)
-    darker = ImageChops.multiply(wash, ImageOps.colorize(rims, "white", (120, 110, 130)))
-    return ImageChops.multiply(darker, _grain(picture.size, rng))
+    """Pale washes with dark rims, as pigment dries, on grained paper."""
+    reach = min(picture.size) / 128
+    wash = picture.filter(ImageFilter.MedianFilter(3)).filter(ImageFilter.GaussianBlur(reach))
+    wash = Image.blend(ImageEnhance.Color(wash).enhance(1.3), Image.new("RGB", picture.size, (255, 252, 244)), 0.4)
+    pooled = ImageChops.difference(picture, picture.filter(ImageFilter.GaussianBlur(reach * 3)))
+    rims = ImageOps.grayscale(pooled).filter(ImageFilter.GaussianBlur(reach * 0.6)).point(lambda v: min(90, v * 2))
+    dried = ImageChops.subtract(wash, Image.merge("RGB", (rims,) * 3))
+    return ImageChops.multiply(dried, _grain(picture.size, rng))
 
 
 def _grain(size: tuple[int, int], rng: Random) -> Image.Image:
     """Blotches of pigment: smooth noise between a light grey and white."""
-    noise = np.random.default_rng(rng.getrandbits(32)).integers(226, 256, (22, 22), np.uint8)
+    noise = np.random.default_rng(rng.getrandbits(32)).integers(234, 256, (18, 18), np.uint8)
     blotches = Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC)
     return Image.merge("RGB", (blotches,) * 3)
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """`paper` paints over the empty background, `finish` over the whole scene."""
+    """`cut` changes an icon, `paper` paints over the empty background, `finish` over the whole scene."""
 
     pack: str
+    cut: Cut | None = None
     paper: Brush = _as_it_is
     finish: Brush = _as_it_is
 
@@ -78,11 +100,11 @@ class Style:
 STYLE_OF: dict[str, Style] = {
     "flat": Style("flat"),
     "ink": Style("ink", paper=_pale),
-    "noto": Style("noto"),
-    "fxemoji": Style("fxemoji"),
+    "noto": Style("noto", cut=_sticker),
+    "comic": Style("fxemoji", cut=_outlined),
     "pixel": Style("flat", finish=_pixel),
     "sketch": Style("flat", finish=_sketch),
-    "night": Style("flat", finish=_night),
+    "neon": Style("flat", finish=_neon),
     "watercolour": Style("flat", finish=_watercolour),
 }
 STYLES = tuple(STYLE_OF)

@@ -20,7 +20,7 @@ from train_base import some_left_out, velocity_loss
 from workers import run_workers
 
 _RANK, _TEXT_RANK = 16, 4
-_WITH_TEXT = ("night",)  # its words take other colours too: their encoders have an adapter of their own
+_WITH_TEXT = ("neon",)  # its words take other colours too: their encoders have an adapter of their own
 _PREVIEW_SHARE = 0.3
 _PREVIEW_TIMESTEPS = (999, 759, 519, 279)
 
