@@ -21,6 +21,7 @@ from core.pace import Pace, Shape
 ANY = "any"  # stands for the bucket where a part does not depend on it
 WINDOW = 60  # newest measurements of one shape; their median stands, so that an outlier counts for nothing
 TRUSTED = 3  # measurements that outweigh what was stored
+MOST_STRETCH = 4.0  # that one step counts for in the mean
 AFTER_BROKEN, AFTER_KEPT = 1.3, 0.99  # caution settles where some 4 of 100 promises are broken
 MOST_CAUTION = 6.0
 
@@ -150,7 +151,7 @@ class CostMeter:
 
     def observe_stretch(self, ratio: float) -> None:
         """Wall time from one step's end to the next one's, over that step's own time."""
-        self._stretches.append(max(1.0, ratio))
+        self._stretches.append(min(MOST_STRETCH, max(1.0, ratio)))
 
     def observe_promise(self, kept: bool) -> None:
         """A render with a deadline came to its end, in time or not.
@@ -170,7 +171,7 @@ class CostMeter:
         for part, shapes in live.items():
             for bucket, count in sorted(shapes):
                 seconds.setdefault(part, {}).setdefault(bucket, {})[count] = shapes[bucket, count]
-        stretch = statistics.median(self._stretches) if self._stretches else self._stored.stretch
+        stretch = statistics.fmean(self._stretches) if self._stretches else self._stored.stretch
         return CostTable(seconds, stretch, self._caution)
 
     def step_drift(self, bucket: str, rows: int) -> float | None:

@@ -4,6 +4,9 @@ log(seconds(shape) / known(shape)) = pace + base(shape) + noise. A device slows 
 neighbours, and a step of any shape shows that of all shapes; each has its own figure beside it. Both drift.
 Source: Kalman 1960, "A New Approach to Linear Filtering and Prediction Problems", equations 21 to 25, for a random walk
 that is observed as a sum; what surprises too much is cut off, as Huber 1964 does for a mean.
+
+That follows the typical step. A request waits for all of its steps, also the slow ones, so what steps take on average is
+told: the typical step times the mean of measured over typical.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ PACE_AT_FIRST, BASE_AT_FIRST = 3e-3, 1e-3  # how far what was stored may be from
 CUT = 3.0  # standard deviations that one step may count for
 SURPRISES = 3  # steps of one shape in a row, cut off on the same side, that are no accident
 LEAST_S = 1e-6  # a clock may be too coarse to see a step
+EXCESS_STEPS = 200  # newest ones, that the mean over the typical step is taken of
+MOST_EXCESS = 3.0  # times the typical step that one step counts for
 PACE_SHARE = 0.9  # of such a change: more often it is the device than the figure of a shape
 
 
@@ -33,6 +38,7 @@ class Pace:
         self._logs = np.zeros(1 + len(stored))  # pace, then bases
         self._covariance = np.diag([PACE_AT_FIRST, *(BASE_AT_FIRST for _ in stored)])
         self._surprises: defaultdict[Shape, int] = defaultdict(int)
+        self._excess = 1.0
 
     def observe(self, shape: Shape, seconds: float) -> None:
         """One step. The first of a shape that was not stored stands as it is."""
@@ -43,10 +49,15 @@ class Pace:
         place = self._places[shape]
         self._covariance[0, 0] += PACE_WALK
         self._covariance[place, place] += BASE_WALK
-        self._learn(shape, place, math.log(seconds / self.of(shape)))
+        self._learn(shape, place, math.log(seconds / self._typical(shape)))
+        over = min(MOST_EXCESS, seconds / self._typical(shape))
+        self._excess += (over - self._excess) / EXCESS_STEPS
 
     def of(self, shape: Shape) -> float:
-        """Seconds that a step of a shape known takes now. Raises: KeyError for one neither stored nor observed."""
+        """Seconds that steps of a shape known take now, on average. Raises: KeyError for one never seen nor stored."""
+        return self._excess * self._typical(shape)
+
+    def _typical(self, shape: Shape) -> float:
         return self._known_s[shape] * math.exp(self._logs[0] + self._logs[self._places[shape]])
 
     def seconds(self) -> dict[Shape, float]:

@@ -29,6 +29,15 @@ def test_step_that_took_far_longer_than_others_counts_for_little() -> None:
     assert pace.of(A) == pytest.approx(before, rel=0.06)
 
 
+def test_slow_steps_among_others_count_in_what_steps_take_on_average() -> None:
+    pace = Pace(STORED)
+    for _ in range(60):
+        steps(pace, A, 0.05, 9)
+        steps(pace, A, 0.12)
+    assert pace.of(A) == pytest.approx(0.9 * 0.05 + 0.1 * 0.12, rel=0.03)
+    assert pace.of(B) > 0.11
+
+
 def test_slower_device_shows_in_shapes_that_were_not_seen_since() -> None:
     pace = Pace(STORED)
     steps(pace, A, 1.5 * 0.05, 60)
