@@ -7,18 +7,25 @@ INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.
 export GRADIO_ANALYTICS_ENABLED = False
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: run test lint bench clean browser nginx
+.PHONY: run test suite lint style types bench clean browser nginx
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.installed
 	@exec $(BIN)/firstlight serve
 
-test: $(VENV)/.installed-test browser nginx lint
+# Types are checked beside the tests: those wait now and then.
+test: types suite
+
+suite: $(VENV)/.installed-test browser nginx style
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(or $(ARGS),tests --ignore tests/browser)
 	$(if $(ARGS),,$(BIN)/python -m pytest tests/browser)
 
-lint: $(VENV)/.installed-test
+lint: style types
+
+style: $(VENV)/.installed-test
 	$(BIN)/ruff check .
+
+types: style
 	$(BIN)/mypy app core final_engine preview_engine sampling shared_cache styles benchmarks
 
 bench: $(VENV)/.installed-test

@@ -1,17 +1,24 @@
-"""Every role in a process of its own, as the Procfile starts them: the main job through all of them."""
+"""Every role in a process of its own, as the Procfile starts them, with pictures in S3: the main job through all of
+them, and an outage of S3 in the middle."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 from importlib.metadata import version
 
 import httpx
 import pytest
 
+from benchmarks.network import Link
+from benchmarks.s3_server import BUCKET, S3Server
 from tests.asking import TIMEOUT_S, a_preview, a_render, ended
 from tests.conftest import ROOT, RunningApp, worker_process
+
+OUTAGE_S = 6.0
 
 
 def roles_of_the_procfile() -> list[str]:
@@ -20,11 +27,29 @@ def roles_of_the_procfile() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Iterator[RunningApp]:
+def network(s3_server: S3Server) -> Iterator[Link]:
+    """Between the processes and S3; browsers have a way of their own."""
+    link = Link(s3_server.port)
+    yield link
+    link.close()
+
+
+@pytest.fixture(scope="module")
+def app(
+    tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server, network: Link, redis_url: str
+) -> Iterator[RunningApp]:
     folder = tmp_path_factory.mktemp("processes")
-    app = RunningApp(folder, FIRSTLIGHT_ROLES="", REDIS_URL=redis_url)
+    settings = {
+        "REDIS_URL": redis_url,
+        "FIRSTLIGHT_S3_BUCKET": BUCKET,
+        "FIRSTLIGHT_S3_ENDPOINT": network.endpoint,
+        "FIRSTLIGHT_S3_PUBLIC_ENDPOINT": s3_server.public_endpoint,
+        "FIRSTLIGHT_S3_PREFIX": "whole/",
+        **s3_server.login(),
+    }
+    app = RunningApp(folder, FIRSTLIGHT_ROLES="", **settings)
     log = folder / "workers.log"
-    workers = [worker_process(role, folder, log, REDIS_URL=redis_url) for role in roles_of_the_procfile()]
+    workers = [worker_process(role, folder, log, **settings) for role in roles_of_the_procfile()]
     try:
         app.start()
         yield app
@@ -36,20 +61,36 @@ def app(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Iterator[Ru
     assert codes == [0] * len(workers), log.read_text()[-4000:]
 
 
-def test_preview_and_render_go_through_all_processes(app: RunningApp) -> None:
+@pytest.fixture
+def http(app: RunningApp) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=app.url, timeout=TIMEOUT_S) as http:
-        asked = {"prompt": "a cat on the beach", "seed": 7}
-        preview = a_preview(http, **asked)
-        found = ended(http, a_render(http, **asked, preview_id=preview["preview_id"], steps=6))
-        assert found["state"] == "done", found
-        assert found["handoff"]["similarity"] > 0
-        assert http.get(found["images"][0]["url"]).headers["content-type"] == "image/png"
+        yield http
 
 
-def test_every_process_says_what_it_is(app: RunningApp) -> None:
-    with httpx.Client(base_url=app.url, timeout=TIMEOUT_S) as http:
-        assert http.get("/readyz").json()["workers"] == dict.fromkeys(roles_of_the_procfile(), 1)
-        found = http.get("/api/v1/workers").json()
+def fetched(url: str) -> httpx.Response:
+    return httpx.get(url, timeout=TIMEOUT_S, trust_env=False)
+
+
+def test_preview_and_render_go_through_all_processes(http: httpx.Client, s3_server: S3Server) -> None:
+    asked = {"prompt": "a cat on the beach", "seed": 7}
+    preview = a_preview(http, **asked)
+    found = ended(http, a_render(http, **asked, preview_id=preview["preview_id"], steps=6))
+    assert found["state"] == "done", found
+    assert found["handoff"]["similarity"] > 0
+    (image,) = found["images"]
+    assert image["url"].startswith(f"{s3_server.public_endpoint}/{BUCKET}/whole/renders/{found['id']}/0.png?")
+    shown, saved, compared = (fetched(url) for url in (image["url"], image["download_url"], found["preview_url"]))
+    assert hashlib.sha256(shown.content).hexdigest() == image["sha256"] and saved.content == shown.content
+    assert shown.headers["content-disposition"].startswith("inline;")
+    assert saved.headers["content-disposition"] == f'attachment; filename="firstlight-{found["id"]}-0.png"'
+    assert compared.headers["content-type"] == "image/jpeg"
+    assert http.get(f"/objects/renders/{found['id']}/0.png?expires=9&signature=00").status_code == 404
+    assert http.get(f"/api/v1/renders/{found['id']}").json()["images"] == [image]
+
+
+def test_every_process_says_what_it_is(http: httpx.Client) -> None:
+    assert http.get("/readyz").json()["workers"] == dict.fromkeys(roles_of_the_procfile(), 1)
+    found = http.get("/api/v1/workers").json()
     workers = {worker["roles"][0]: worker for worker in found["workers"]}
     assert sorted(workers) == sorted(roles_of_the_procfile())
     for role, worker in workers.items():
@@ -61,3 +102,17 @@ def test_every_process_says_what_it_is(app: RunningApp) -> None:
         assert (worker["device"], worker["dtype"]) == (device, device and "float32")
         assert "128x128" in worker["buckets"]
     assert "ink" in workers["preview"]["styles"]  # warm-up ran it
+
+
+def test_outage_while_a_render_finishes_is_waited_out(http: httpx.Client, network: Link) -> None:
+    network.cut()
+    render_id = a_render(http, prompt="a boat", seed=3, steps=4)
+    while http.get(f"/api/v1/renders/{render_id}").json()["state"] != "checking":
+        time.sleep(0.05)
+    a_preview(http, prompt="a boat on the sea", seed=3)  # the rest goes on
+    time.sleep(OUTAGE_S)
+    assert http.get(f"/api/v1/renders/{render_id}").json()["state"] == "checking"
+    network.mend()
+    found = ended(http, render_id)
+    assert found["state"] == "done", found
+    assert hashlib.sha256(fetched(found["images"][0]["url"]).content).hexdigest() == found["images"][0]["sha256"]
