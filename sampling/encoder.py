@@ -62,28 +62,27 @@ class Encoder:
         model, uses = self._model, self._styles.uses(styles)
         acting = [use.key for use in uses]
         key = embedding_key(model.profile.model, self._text.version, str(model.dtype), acting, prompt)
-        return self._cache.get_or_compute(
-            key, lambda: self._obtain(key, prompt, uses, styles), lambda made: made.nbytes
-        )
+        return self._cache.get_or_compute(key, lambda: self._obtain(key, prompt, uses), lambda made: made.nbytes)
 
-    def _obtain(self, key: str, prompt: str, uses: Sequence[TextUse], styles: Sequence[StyleUse]) -> Embedding:
+    def _obtain(self, key: str, prompt: str, uses: Sequence[TextUse]) -> Embedding:
         """Another process's where there is one, else made here and given to the others."""
         if self._shared is None:
-            return self._styled(prompt, uses, styles)
+            return self._styled(prompt, uses)
         if (stored := self._shared.get(key)) is not None:
             try:
                 return unpacked(stored, self._model.device)
             except (ValueError, KeyError, SafetensorError) as error:
                 log.warning("a shared embedding cannot be read, it is made anew: %r", error)
-        made = self._styled(prompt, uses, styles)
+        made = self._styled(prompt, uses)
         self._shared.put(key, packed(made))
         return made
 
-    def _styled(self, prompt: str, uses: Sequence[TextUse], styles: Sequence[StyleUse]) -> Embedding:
+    def _styled(self, prompt: str, uses: Sequence[TextUse]) -> Embedding:
         with self._styles.acting(uses):
             made = self._encode(prompt)
         if not made.finite:
-            raise NonFinite.of("the text encoders gave values that are not finite", styles)
+            acted = [style for use in uses for style in use.styles]
+            raise NonFinite.of("the text encoders gave values that are not finite", acted)
         return made
 
     def _encode(self, prompt: str) -> Embedding:

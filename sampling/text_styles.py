@@ -35,10 +35,14 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class TextUse:
-    """A text part and the weight it acts with."""
+    """A text part, and the styles asked for that bring it."""
 
     part: TextPart
-    weight: float
+    styles: tuple[StyleUse, ...]
+
+    @property
+    def weight(self) -> float:
+        return sum(style.weight for style in self.styles)
 
     @property
     def key(self) -> tuple[str, float]:
@@ -68,8 +72,8 @@ class TextStyles:
         for style in styles:
             part = self._part(source_of(style.id, self._paths))
             if part is not None:
-                before = found[part.sha256].weight if part.sha256 in found else 0.0
-                found[part.sha256] = TextUse(part, before + style.weight)
+                before = found[part.sha256].styles if part.sha256 in found else ()
+                found[part.sha256] = TextUse(part, (*before, style))
         return tuple(found[digest] for digest in sorted(found))
 
     @contextmanager
