@@ -53,7 +53,6 @@ class Forwards:
             embedding.prompt_embeds.expand(count, -1, -1).contiguous(),
             embedding.pooled.expand(count, -1).contiguous(),
             torch.tensor([size] * count, device=model.device, dtype=model.dtype),
-            None,
         )
         network = TracedUNet(unet)
         self.stock = network.eager
@@ -61,7 +60,7 @@ class Forwards:
 
     @torch.no_grad()
     def seconds(self, forward: Callable[..., Tensor]) -> float:
-        return _seconds(lambda: forward(*self._inputs), self._inputs[0].device)
+        return _seconds(lambda: forward(self._inputs, None), self._inputs[0].device)
 
 
 def measure(model: Model, count: int, embedding: Embedding, rounds: int, budget_s: float) -> dict[str, float]:

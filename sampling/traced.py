@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,10 @@ from torch import Tensor
 from sampling.embedding import CHUNK_TOKENS
 from sampling.slots import Acting, OneThread, Place, install
 
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+"""What each row of SDXL's UNet is given: sample [n, C, h, w], timesteps [n], hidden [n, 77 * k, D], pooled [n, P] and
+time_ids [n, 6]."""
+INPUTS = 5
 ODD = 13  # latents a side of the example: sizes that do not halve evenly take the branch that is right for all sizes
 
 
@@ -39,23 +43,13 @@ class TracedUNet:
         self._styled: Callable[..., Tensor] | None = None
         self._places: Mapping[str, Place] = {}
 
-    def __call__(
-        self,
-        sample: Tensor,
-        timesteps: Tensor,
-        hidden: Tensor,
-        pooled: Tensor,
-        time_ids: Tensor,
-        mask: Tensor | None,
-        acting: Acting | None = None,
-    ) -> Tensor:
+    def __call__(self, given: Inputs, mask: Tensor | None, acting: Acting | None = None) -> Tensor:
         """The network's output. The first call, and the first with styles, takes about a second longer.
 
-        Shapes: as `eager`.
+        Shapes: mask [n, 77 * k] or None; result [n, C, h, w].
         """
-        given = (sample, timesteps, hidden, pooled, time_ids)
         if mask is not None:
-            return self.eager(*given, mask, acting)
+            return self.eager(given, mask, acting)
         if acting is None:
             self._plain = self._plain or self._record(given, None)
             return _replay(self._plain, *given)
@@ -63,28 +57,15 @@ class TracedUNet:
             self._styled, self._places = self._record(given, acting), acting.places
         return _replay(self._styled, *given, acting.down, acting.up)
 
-    def eager(
-        self,
-        sample: Tensor,
-        timesteps: Tensor,
-        hidden: Tensor,
-        pooled: Tensor,
-        time_ids: Tensor,
-        mask: Tensor | None,
-        acting: Acting | None = None,
-    ) -> Tensor:
-        """The network's output, computed step by step in Python.
-
-        Shapes: sample [n, C, h, w]; timesteps [n]; hidden [n, 77 * k, D]; pooled [n, P]; time_ids [n, 6];
-        mask [n, 77 * k] or None; result [n, C, h, w].
-        """
+    def eager(self, given: Inputs, mask: Tensor | None, acting: Acting | None = None) -> Tensor:
+        """The network's output, computed step by step in Python. Shapes: as a call's."""
         self._assignment.acting = acting
         try:
-            return run_unet(self._unet, sample, timesteps, hidden, pooled, time_ids, mask)
+            return run_unet(self._unet, given, mask)
         finally:
             self._assignment.acting = None
 
-    def _record(self, given: Sequence[Tensor], acting: Acting | None) -> Callable[..., Tensor]:
+    def _record(self, given: Inputs, acting: Acting | None) -> Callable[..., Tensor]:
         sample, _, hidden, pooled, time_ids = given
         example: tuple[Any, ...] = (
             torch.zeros(2, sample.shape[1], ODD, ODD),  # two rows stand for any number, one does not
@@ -100,11 +81,9 @@ class TracedUNet:
             )
         places = {} if acting is None else acting.places
 
-        def forward(
-            sample: Tensor, timesteps: Tensor, hidden: Tensor, pooled: Tensor, time_ids: Tensor, *parts: Any
-        ) -> Tensor:
-            acts = Acting(places, *parts) if parts else None
-            return self.eager(sample, timesteps, hidden, pooled, time_ids, None, acts)
+        def forward(*given: Any) -> Tensor:
+            inputs, parts = given[:INPUTS], given[INPUTS:]
+            return self.eager(inputs, None, Acting(places, *parts) if parts else None)
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of asserts on sizes, which hold for every size
@@ -112,16 +91,9 @@ class TracedUNet:
         return traced
 
 
-def run_unet(
-    unet: UNet2DConditionModel,
-    sample: Tensor,
-    timesteps: Tensor,
-    hidden: Tensor,
-    pooled: Tensor,
-    time_ids: Tensor,
-    mask: Tensor | None,
-) -> Tensor:
-    """The network's output. Shapes: as TracedUNet.eager."""
+def run_unet(unet: UNet2DConditionModel, given: Inputs, mask: Tensor | None) -> Tensor:
+    """The network's output. Shapes: as a call of TracedUNet."""
+    sample, timesteps, hidden, pooled, time_ids = given
     output: Tensor = unet(
         sample,
         timesteps,

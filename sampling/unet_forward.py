@@ -15,9 +15,7 @@ from sampling.packs import Layout
 from sampling.rows import Row
 from sampling.schedule import Schedule
 from sampling.slots import Acting
-from sampling.traced import TracedUNet, can_trace, run_unet
-
-Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # as TracedUNet.eager takes them, without the mask
+from sampling.traced import Inputs, TracedUNet, can_trace, run_unet
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ class UNetForward:
         if self.compiled is not None:
             return self.compiled(given, () if mask is None else (mask,), acting)
         assert self._traced is not None  # one of the two
-        return (self._traced if self._replays else self._traced.eager)(*given, mask, acting)
+        return (self._traced if self._replays else self._traced.eager)(given, mask, acting)
 
     def gather(self, rows: Sequence[Row], dtype: torch.dtype) -> Conditioning:
         """What stays the same while these rows step together."""
@@ -109,9 +107,9 @@ class UNetForward:
 
 
 def run_compiled(unet: UNet2DConditionModel, given: Given, shared: Given) -> Tensor:
-    """The network's output. Shapes: as TracedUNet.eager; shared holds the mask where there is one."""
+    """The network's output. Shapes: given as Inputs; shared holds the mask where there is one."""
     sample, timesteps, hidden, pooled, time_ids = given
-    return run_unet(unet, sample, timesteps, hidden, pooled, time_ids, shared[0] if shared else None)
+    return run_unet(unet, (sample, timesteps, hidden, pooled, time_ids), shared[0] if shared else None)
 
 
 def _padded(text: Embedding, chunks: int) -> Tensor:

@@ -111,9 +111,9 @@ def test_offloaded_weights_still_meet_the_styles(model: Model) -> None:
     path = load_catalogue(model.profile.styles).paths()["ink"]
     ink = make_pack([lora.read(path, model.networks())[UNET]], torch.float32)
     acting = Layout().gather([Placed(ink, (1.0,))], CPU, torch.float32)
-    plain = TracedUNet(model.network("final")).eager(*given, torch.full((1, 6), 128.0), None, acting)
+    plain = TracedUNet(model.network("final")).eager((*given, torch.full((1, 6), 128.0)), None, acting)
     tune(unet, Tuning(offload=True, attention_slicing=True), CPU)
-    offloaded = TracedUNet(unet).eager(*given, torch.full((1, 6), 128.0), None, acting)
+    offloaded = TracedUNet(unet).eager((*given, torch.full((1, 6), 128.0)), None, acting)
     torch.testing.assert_close(offloaded, plain, atol=1e-4, rtol=0)
 
 

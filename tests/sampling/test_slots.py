@@ -22,7 +22,7 @@ from sampling.lora_names import UNET
 from sampling.model import Model
 from sampling.packs import Layout, Pack, Placed, make_pack
 from sampling.slots import EachThread, OneThread, SlotConv2d, SlotLinear, install, layer_shapes
-from sampling.traced import TracedUNet
+from sampling.traced import Inputs, TracedUNet
 
 TOLERANCE = 1e-4
 STYLES = ("ink", "noto")
@@ -45,18 +45,18 @@ def network(model: Model) -> TracedUNet:
     return TracedUNet(model.network("final"))
 
 
-def inputs(rows: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+def inputs(rows: int, dtype: torch.dtype = torch.float32) -> Inputs:
     rng = torch.Generator().manual_seed(rows)
     shapes = [(rows, 8, 7, 9), (rows, 77, 256), (rows, 128)]
     sample, hidden, pooled = (torch.randn(*shape, generator=rng).to(dtype) for shape in shapes)
-    return [sample, torch.full((rows,), 500.0), hidden, pooled, torch.full((rows, 6), 56.0, dtype=dtype)]
+    return sample, torch.full((rows,), 500.0), hidden, pooled, torch.full((rows, 6), 56.0, dtype=dtype)
 
 
 @torch.no_grad()
 def forward(network: TracedUNet, rows: Sequence[Placed | None], layout: Layout | None = None) -> Tensor:
     """The network's answer, each row with its own styles. Shapes: [n, 8, 7, 9]."""
     acting = (layout or Layout()).gather(rows, torch.device("cpu"), torch.float32)
-    return network.eager(*inputs(len(rows)), None, acting)
+    return network.eager(inputs(len(rows)), None, acting)
 
 
 @torch.no_grad()
@@ -74,7 +74,7 @@ def _file(model: Model, style: str) -> Path:
     return BUNDLED_MODEL / "styles" / f"{style}.safetensors"
 
 
-def raw(unet: UNet2DConditionModel, given: list[Tensor]) -> Tensor:
+def raw(unet: UNet2DConditionModel, given: Inputs) -> Tensor:
     sample, timesteps, hidden, pooled, time_ids = given
     added = {"text_embeds": pooled, "time_ids": time_ids}
     output: Tensor = unet(sample, timesteps, encoder_hidden_states=hidden, added_cond_kwargs=added)[0]
@@ -110,13 +110,13 @@ def test_each_row_gets_its_own_and_equals_the_row_alone(
     for i, row in enumerate(rows):
         acting = None if row is None else Layout().gather([row], torch.device("cpu"), torch.float32)
         with torch.no_grad():
-            alone = network.eager(*(part[i : i + 1] for part in given), None, acting)
+            alone = network.eager(tuple(part[i : i + 1] for part in given), None, acting)
         torch.testing.assert_close(together[i : i + 1], alone, atol=TOLERANCE, rtol=0)
 
 
 def test_weight_zero_is_the_base(network: TracedUNet, packs: dict[str, Pack]) -> None:
     with torch.no_grad():
-        base = network.eager(*inputs(1), None)
+        base = network.eager(inputs(1), None)
     assert torch.equal(forward(network, [Placed(packs["ink"], (0.0,))]), base)
 
 
@@ -124,7 +124,7 @@ def test_base_is_bit_equal_after_styles(model: Model, network: TracedUNet, packs
     with torch.no_grad():
         base = raw(model.network("final"), inputs(1))
         styled = forward(network, [Placed(packs["ink"], (1.0,))])
-        assert torch.equal(network.eager(*inputs(1), None), base)
+        assert torch.equal(network.eager(inputs(1), None), base)
         assert torch.equal(raw(model.network("final"), inputs(1)), base)
     assert not torch.allclose(styled, base, atol=1e-3)
 
@@ -193,7 +193,7 @@ def test_lower_precision_acts_in_its_own_dtype(
     acting = Layout().gather([Placed(pack, (0.7,)), None], torch.device("cpu"), dtype)
     assert {part.dtype for part in (*acting.down, *acting.up)} == {dtype}
     with torch.no_grad():
-        output = halved.eager(*inputs(2, dtype), None, acting)
+        output = halved.eager(inputs(2, dtype), None, acting)
     assert output.dtype is dtype
     full = forward(network, [Placed(packs["ink"], (0.7,)), None])
     torch.testing.assert_close(output.float(), full, atol=0.15, rtol=0.05)
@@ -249,10 +249,10 @@ def test_every_layer_of_the_network_equals_weights_that_hold_the_style(model: Mo
     acting = Layout().gather(
         [Placed(make_pack([style], torch.float32), (0.6,)), None], torch.device("cpu"), torch.float32
     )
-    ours = network.eager(*given, None, acting)
+    ours = network.eager(given, None, acting)
     torch.testing.assert_close(ours[:1], raw(fused, given)[:1], atol=TOLERANCE, rtol=1e-4)
     torch.testing.assert_close(ours[1:], raw(unet, given)[1:], atol=TOLERANCE, rtol=1e-4)
-    assert torch.equal(network(*given, None, acting), ours)
+    assert torch.equal(network(given, None, acting), ours)
 
 
 @torch.no_grad()
