@@ -5,8 +5,8 @@ neighbours, and a step of any shape shows that of all shapes; each has its own f
 Source: Kalman 1960, "A New Approach to Linear Filtering and Prediction Problems", equations 21 to 25, for a random walk
 that is observed as a sum; what surprises too much is cut off, as Huber 1964 does for a mean.
 
-That follows the typical step. A request waits for all of its steps, also the slow ones, so what steps take on average is
-told: the typical step times the mean of measured over typical.
+That follows the typical step. A request waits for all of its steps, also the slow ones, so what steps take on average
+is told: the typical step times the mean of measured over typical.
 """
 
 from __future__ import annotations
