@@ -83,7 +83,7 @@ def serve(
 
 def _sentence(what: str, facts: dict[str, Any]) -> str:
     if what == "open":
-        worker = "the model is loading" if facts["roles"] else "no worker was asked for; `firstlight worker` is one"
+        worker = "the model is loading" if facts["roles"] else "it has no worker: start one with `firstlight worker`"
         return f"Firstlight is at {facts['url']}\n{worker}; Ctrl+C stops everything"
     if what == "ready":
         return f"ready after {facts['seconds']} s"

@@ -128,7 +128,8 @@ class Stage:
         except redis.RedisError:
             raise
         except Exception as error:  # this render fails, the stage goes on
-            log.exception("render %s failed in a stage after denoising", record.id)
+            ours = None if isinstance(error, Unavailable) else error  # its sentence says all
+            log.error("render %s failed in stage %s: %s", record.id, self._name, error, exc_info=ours)
             fail(self._renders, self._metrics, record, error)
             self._stream.ack(entry)
         finally:
@@ -147,7 +148,8 @@ class Stage:
             except Unavailable as error:
                 if monotonic() + wait_s > ends_s:
                     raise
-                log.warning("render %s waits in stage %s: %s", record.id, self._name, error)
+                # What is away says so itself, once.
+                log.debug("render %s waits in stage %s: %s", record.id, self._name, error)
             finally:
                 self._metrics.busy(self._name, perf_counter() - started_s)
             if self._stop.wait(wait_s) or not self._wanted(record):

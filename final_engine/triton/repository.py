@@ -111,8 +111,8 @@ class Serving:
 def write_repository(folder: Path, model_dir: Path, serving: Serving, served_dir: str | None = None) -> list[Path]:
     """The config.pbtxt and model.py of every model, and a copy of the weights unless they are at served_dir.
 
-    Raises: InvalidInput when one of them is there already; StartupError for a model folder that is not whole, or whose
-    family its models do not speak for.
+    Raises: InvalidInput when one of them is there already, or the folder cannot be written; StartupError for a model
+    folder that is not whole, or whose family its models do not speak for.
     """
     profile = load_profile(model_dir)
     if not profile.final.negatives:
@@ -120,10 +120,17 @@ def write_repository(folder: Path, model_dir: Path, serving: Serving, served_dir
     there = [spec.name for spec in SPECS if (folder / spec.name).exists()]
     if there:
         raise InvalidInput("FOLDER", f"{folder} has {', '.join(there)} already; name another, or remove them first")
+    try:
+        return _written(folder, model_dir, serving, profile.model, served_dir)
+    except OSError as error:
+        raise InvalidInput("FOLDER", f"{folder} cannot be written: {error.strerror or error}") from error
+
+
+def _written(folder: Path, model_dir: Path, serving: Serving, model: str, served_dir: str | None) -> list[Path]:
     if served_dir is None:
         shutil.copytree(model_dir, folder / RENDER.name / WEIGHTS, ignore=shutil.ignore_patterns(*LEFT_OUT))
     parameters = {
-        "model": profile.model,
+        "model": model,
         "model_dir": served_dir or f"../{RENDER.name}/{WEIGHTS}",
         "dtype": serving.dtype,
         "nsfw_threshold": f"{serving.nsfw_threshold:g}",

@@ -178,7 +178,9 @@ def test_stage_waits_for_what_its_work_needs_and_keeps_its_hold(client: redis.Re
     assert (found.state, found.attempt, work.tried) == (State.DONE, 1, 3)
 
 
-def test_render_fails_as_unavailable_when_patience_ends(client: redis.Redis, short_waits: None) -> None:
+def test_render_fails_as_unavailable_when_patience_ends(
+    client: redis.Redis, short_waits: None, caplog: pytest.LogCaptureFixture
+) -> None:
     renders = in_decode(client)
     work = Away(renders, calls=99)
     stage = a_stage(Stream(client, "decode", "decode", "d1"), renders, work, patience_s=0.5)
@@ -187,6 +189,8 @@ def test_render_fails_as_unavailable_when_patience_ends(client: redis.Redis, sho
     stage.close()
     assert found.state is State.FAILED and work.tried == 2
     assert found.error == {"code": "unavailable", "message": "the store is away"}
+    (told,) = (record for record in caplog.records if record.name == "final_engine.stage")  # a line, no traceback
+    assert told.getMessage().endswith("the store is away") and not told.exc_info
 
 
 def test_cancelled_render_is_not_waited_for(client: redis.Redis, short_waits: None) -> None:

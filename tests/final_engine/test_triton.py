@@ -145,3 +145,10 @@ def test_a_repository_is_not_written_over(repository: Path, bundle: Path, tmp_pa
     with pytest.raises(StartupError):
         write_repository(tmp_path / "new", tmp_path, SERVING)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_repository_in_place_of_a_file_is_refused(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(InvalidInput, match="taken cannot be written: Not a directory"):
+        write_repository(tmp_path / "taken", bundle, SERVING)
+    assert (tmp_path / "taken").read_text() == "mine"
