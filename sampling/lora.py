@@ -152,13 +152,17 @@ def _converted(tensors: Mapping[str, Tensor], networks: Networks) -> tuple[Mappi
 
 def _tensors(name: str, data: bytes, networks: Networks) -> dict[str, Tensor]:
     try:
-        tensors = {plain_name(key, networks.name): tensor.to(networks.dtype) for key, tensor in load(data).items()}
+        read = {plain_name(key, networks.name): tensor for key, tensor in load(data).items()}
     except SafetensorError as error:
         raise InvalidInput("styles", f"{name} cannot be read: {error}") from error
-    for key, tensor in tensors.items():
+    tensors = {}
+    for key, tensor in read.items():
         if (kind := other_kind(key)) is not None:
-            raise InvalidInput("styles", f"{name} is a {kind} file, which is not supported; bring it as LoRA")
-        if not bool(tensor.isfinite().all()):
+            raise InvalidInput("styles", f"{name} is {kind} file, which is not supported; bring it as LoRA")
+        if tensor.dim() > 1 and not tensor.is_floating_point():
+            raise InvalidInput("styles", f"{name} holds numbers of type {tensor.dtype}, the first in {key}")
+        tensors[key] = tensor.to(networks.dtype)
+        if not bool(tensors[key].isfinite().all()):
             raise InvalidInput("styles", f"{name} holds values that are not finite, the first in {key}")
     if (reason := foreign(_shapes(tensors), networks.name, networks.text_width)) is not None:
         raise InvalidInput("styles", f"{name} {reason}")
@@ -215,7 +219,7 @@ def _metadata(data: bytes) -> dict[str, Any]:
     written = (header.get("__metadata__") or {}).get("lora_adapter_metadata")
     try:
         found = json.loads(written) if written else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -226,7 +230,7 @@ def _peft_config(path: Path, network: str) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.with_name(PEFT_CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return {f"{network}.{key}": value for key, value in found.items()} if isinstance(found, dict) else {}
 
@@ -257,7 +261,11 @@ def _layers(
         down, up = halves[key], halves[key.removesuffix(DOWN) + UP]
         if not fits(down.shape, up.shape, shapes[layer]):
             raise InvalidInput("styles", f"{name} {misfit(layer, down.shape, up.shape, shapes[layer])}")
-        scaled = (up.flatten(1).float() * scales.of(component, written, len(down))).to(dtype)
+        try:
+            scale = scales.of(component, written, len(down))
+        except (ArithmeticError, RuntimeError, TypeError, ValueError, re.error) as error:
+            raise InvalidInput("styles", f"{name} says an alpha that is no number, for {layer}: {error}") from error
+        scaled = (up.flatten(1).float() * scale).to(dtype)
         if not bool(scaled.isfinite().all()):
             raise InvalidInput("styles", f"{name} holds values that are not finite once scaled by alpha, in {layer}")
         layers[layer] = LoraLayer(down.flatten(1), scaled)

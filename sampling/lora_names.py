@@ -6,13 +6,18 @@ import re
 from collections.abc import Sequence
 
 UNET, TRANSFORMER, TEXT, TEXT_2 = COMPONENTS = ("unet", "transformer", "text_encoder", "text_encoder_2")
-OTHER_KINDS = {
-    "hada_w": "LoHa",
-    "lokr_w": "LoKr",
-    "dora_scale": "DoRA",
-    "lora_magnitude_vector": "DoRA",
-    "oft_blocks": "OFT",
-    "oft_diag": "OFT",
+OTHER_KINDS = {  # by what the names of their tensors hold
+    r"hada_[wt]": "a LoHa",
+    r"lokr_[wt]": "a LoKr",
+    r"dora_scale|lora_magnitude_vector": "a DoRA",
+    r"boft_[Rs]": "a BOFT",
+    r"oft_(blocks|diag|R)": "an OFT",
+    r"lora_mid": "a Tucker LoCon",
+    r"\.[ab][12]\.weight$": "a GLoRA",
+    r"ia3_l|\.on_input$": "an IA3",
+    r"vera_lambda": "a VeRA",
+    r"\.(diff|diff_b|w_norm|b_norm)$": "a LyCORIS full",
+    r"^(clip_[lg]|emb_params|string_to_param.*)$": "a textual inversion",
 }
 HALF_MARKS = (("lora_linear_layer.down", "lora_linear_layer.up"), ("lora_down", "lora_up"), ("lora.down", "lora.up"),
               ("lora_A", "lora_B"), ("lora1.down", "lora1.up"), ("lora2.down", "lora2.up"))  # fmt: skip
@@ -37,8 +42,8 @@ def plain_name(key: str, network: str) -> str:
 
 
 def other_kind(key: str) -> str | None:
-    """The name of the kind of adapter that is no LoRA, where a tensor's name gives it away."""
-    return next((kind for mark, kind in OTHER_KINDS.items() if mark in key), None)
+    """The kind of adapter that is no LoRA, with its article, where a tensor's name gives it away."""
+    return next((kind for mark, kind in OTHER_KINDS.items() if re.search(mark, key)), None)
 
 
 def fits(down: Shape, up: Shape, weight: Shape) -> bool:

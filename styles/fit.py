@@ -37,8 +37,10 @@ PREFIXES = {  # of names with _ for dots; "" stands for what denoises
 UNMAPPED = (  # layouts of other names
     "input_blocks", "output_blocks", "middle_block", "double_blocks", "single_blocks", "_processor_", "self_attn_to_",
 )  # fmt: skip
-FLOATS: Mapping[str, np.dtype[Any]] = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
-BFLOAT_EXPONENT = 0x7F80  # all ones: infinite, or not a number
+NOT_FINITE: Mapping[str, tuple[str, int]] = {  # bits, and from where on, without the sign, no number
+    "F8_E4M3": ("<u1", 0x7F), "F8_E5M2": ("<u1", 0x7C), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80),
+    "F32": ("<u4", 0x7F80 << 16), "F64": ("<u8", 0x47F0 << 48),  # F64: what F32 cannot hold
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def check_fit(path: Path, fit: Fit) -> None:
     """Raises: InvalidInput, whose field is the file's name, for a file that no worker could use."""
     header = read_header(path)
     header.pop("__metadata__", None)
-    reason = _wrong_names(header, fit) or _not_finite(path, header)
+    reason = _wrong_names(header, fit) or _wrong_numbers(path, header)
     if reason is not None:
         raise InvalidInput(path.name, reason)
 
@@ -94,7 +96,7 @@ def check_fit(path: Path, fit: Fit) -> None:
 def _wrong_names(header: Mapping[str, Any], fit: Fit) -> str | None:
     kind = next(filter(None, map(other_kind, header)), None)
     if kind is not None:
-        return f"is a {kind} file, which is not supported; bring it as LoRA"
+        return f"is {kind} file, which is not supported; bring it as LoRA"
     shapes = {plain_name(key, fit.network): entry["shape"] for key, entry in header.items()}
     pairs = {key: _other_half(key) for key in shapes}
     downs = {key: up for key, (up, is_down) in pairs.items() if is_down}
@@ -144,19 +146,24 @@ def _flat(name: str) -> str:
     return name.replace(".", "_").replace("text_model_", "").rstrip("_")
 
 
-def _not_finite(path: Path, header: Mapping[str, Any]) -> str | None:
+def _wrong_numbers(path: Path, header: Mapping[str, Any]) -> str | None:
+    """Matrices are of real numbers, and all are finite; whole numbers are taken for alpha alone."""
     with open(path, "rb") as file:
         start = 8 + int.from_bytes(file.read(8), "little")
         for key, entry in header.items():
+            name, dtype = key.removeprefix(PEFT_PREFIX), entry["dtype"]
+            if dtype not in NOT_FINITE and len(entry["shape"]) > 1:
+                return f"holds numbers of type {dtype}, the first in {name}; save it as F16, BF16 or F32"
             begin, end = entry["data_offsets"]
             file.seek(start + begin)
-            if not _finite(entry["dtype"], file.read(end - begin)):
-                return f"holds values that are not finite, the first in {key.removeprefix(PEFT_PREFIX)}"
+            if not _finite(dtype, file.read(end - begin)):
+                return f"holds values that are not finite, the first in {name}"
     return None
 
 
 def _finite(dtype: str, data: bytes) -> bool:
-    if dtype == "BF16":
-        return not bool(((np.frombuffer(data, "<u2") & BFLOAT_EXPONENT) == BFLOAT_EXPONENT).any())
-    kind = FLOATS.get(dtype)
-    return kind is None or bool(np.isfinite(np.frombuffer(data, kind)).all())
+    if dtype not in NOT_FINITE:
+        return True
+    kind, bound = NOT_FINITE[dtype]
+    bits = np.frombuffer(data, kind)
+    return not bool(((bits & (np.iinfo(bits.dtype).max >> 1)) >= bound).any())

@@ -52,7 +52,28 @@ KINDS: dict[str, tuple[str, Callable[[dict[str, Tensor], str], dict[str, Tensor]
     "not a number": ("not finite", lambda t, name: {**t, name: t[name] * torch.nan}),
     "infinite": ("not finite", lambda t, name: {**t, name: t[name] / 0}),
     "nothing in it": ("does not fit", lambda t, name: {k: v[:0] for k, v in t.items()}),
+    "infinite in 8 bits": (
+        "not finite",
+        lambda t, name: {**t, name: torch.full_like(t[name], torch.inf).to(torch.float8_e5m2)},
+    ),
+    "not a number in 8 bits": (
+        "not finite",
+        lambda t, name: {**t, name: torch.full_like(t[name], torch.nan).to(torch.float8_e4m3fn)},
+    ),
+    "beyond 32 bits": ("not finite", lambda t, name: {**t, name: t[name].double() + 1e39}),
+    "whole numbers": ("holds numbers of type", lambda t, name: {**t, name: t[name].to(torch.int8)}),
+    "complex numbers": ("holds numbers of type", lambda t, name: {**t, name: t[name].to(torch.complex64)}),
     "LoHa": ("is a LoHa file", lambda t, name: {"lora_unet_x.hada_w1_a": t[name]}),
+    "Tucker": ("is a Tucker LoCon file", lambda t, name: {**t, "lora_unet_x.lora_mid.weight": t[name]}),
+    "GLoRA": ("is a GLoRA file", lambda t, name: {"lora_unet_x.a1.weight": t[name]}),
+    "IA3": ("is an IA3 file", lambda t, name: {"lora_unet_x.weight": t[name], "lora_unet_x.on_input": t[name][0]}),
+    "OFT of PEFT": ("is an OFT file", lambda t, name: {"unet.x.oft_R.weight": t[name]}),
+    "BOFT of PEFT": ("is a BOFT file", lambda t, name: {"unet.x.boft_R": t[name]}),
+    "VeRA": ("is a VeRA file", lambda t, name: {"unet.x.vera_lambda_b": t[name]}),
+    "whole differences": ("is a LyCORIS full file", lambda t, name: {"lora_unet_x.diff": t[name]}),
+    "differences of biases": ("is a LyCORIS full file", lambda t, name: {**t, "lora_unet_x.diff_b": t[name][0]}),
+    "norms": ("is a LyCORIS full file", lambda t, name: {**t, "lora_unet_x.w_norm": t[name][0]}),
+    "words": ("is a textual inversion file", lambda t, name: {"clip_l": t[name], "clip_g": t[name].clone()}),
     "LoKr": ("is a LoKr file", lambda t, name: {"lora_unet_x.lokr_w1": t[name]}),
     "DoRA": ("is a DoRA file", lambda t, name: {**t, "lora_unet_x.dora_scale": t[name].clone()}),
     "DoRA of PEFT": ("is a DoRA file", lambda t, name: {**t, f"{name}.lora_magnitude_vector": t[name][0].clone()}),
@@ -80,7 +101,10 @@ def test_what_is_wrong_with_a_file_is_said_in_a_sentence(
     tensors = load_file(ink)
     name = next(key for key in tensors if "attn2.to_k.lora_A" in key)
     path = tmp_path / "bad.safetensors"
-    save_file({key: tensor.contiguous() for key, tensor in change(tensors, name).items()}, path)
+    save_file(
+        {key: tensor.clone(memory_format=torch.contiguous_format) for key, tensor in change(tensors, name).items()},
+        path,
+    )
     with pytest.raises(InvalidInput, match=rf"bad\.safetensors.*{reason}") as caught:
         lora.read(path, networks)
     assert "\n" not in caught.value.message
@@ -222,13 +246,34 @@ def test_alpha_of_the_metadata_counts(networks: Networks, tmp_path: Path, rslora
         torch.testing.assert_close(layers[layer].up @ layers[layer].down, delta * factor)
 
 
-def test_alpha_that_no_number_can_hold_is_refused(networks: Networks, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ({"unet.lora_alpha": 1e300, "unet.r": 4}, "not finite once scaled"),
+        ({"unet.lora_alpha": 10**400}, "an alpha that is no number"),
+        ({"unet.lora_alpha": "eight"}, "an alpha that is no number"),
+        ({"unet.lora_alpha": [8]}, "an alpha that is no number"),
+        ({"unet.lora_alpha": 8, "unet.alpha_pattern": {"attn1.to_q": {}}}, "an alpha that is no number"),
+        ({"unet.lora_alpha": 8, "unet.alpha_pattern": {"(((": 8}}, "an alpha that is no number"),
+    ],
+)
+def test_alpha_that_no_number_can_hold_is_refused(
+    networks: Networks, tmp_path: Path, written: dict[str, object], reason: str
+) -> None:
     made = random_layers(networks.shapes[UNET], UNET_LAYERS[:2], 4, seed=0)
     tensors = {peft(UNET, *key.split("|")): tensor for key, tensor in made.items()}
-    written = json.dumps({"unet.lora_alpha": 1e300, "unet.r": 4})
-    save_file(tensors, tmp_path / "style.safetensors", {"lora_adapter_metadata": written})
-    with pytest.raises(InvalidInput, match=r"style\.safetensors holds values that are not finite once scaled"):
+    save_file(tensors, tmp_path / "style.safetensors", {"lora_adapter_metadata": json.dumps(written)})
+    with pytest.raises(InvalidInput, match=rf"style\.safetensors .*{reason}"):
         lora.read(tmp_path / "style.safetensors", networks)
+
+
+@pytest.mark.parametrize("written", ["", "{", "7", "[" * 100_000, '{"unet.lora_alpha": ' + "9" * 5000 + "}"], ids=len)
+def test_metadata_that_cannot_be_read_scales_by_one(networks: Networks, tmp_path: Path, written: str) -> None:
+    made = random_layers(networks.shapes[UNET], UNET_LAYERS[:1], 4, seed=0)
+    tensors = {peft(UNET, *key.split("|")): tensor for key, tensor in made.items()}
+    save_file(tensors, tmp_path / "style.safetensors", {"lora_adapter_metadata": written})
+    found = lora.read(tmp_path / "style.safetensors", networks)[UNET][UNET_LAYERS[0]]
+    torch.testing.assert_close(found.up @ found.down, made[f"{UNET_LAYERS[0]}|up"] @ made[f"{UNET_LAYERS[0]}|down"])
 
 
 @pytest.mark.parametrize(("beside", "scale"), [(True, 8 / 4), (False, 1.0)])
