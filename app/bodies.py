@@ -27,7 +27,7 @@ _SENTENCES = {
 
 
 class Body(BaseModel):
-    """Strict: 7.0 and "7" are no whole numbers, and an unknown field is an error."""
+    """Strict: 7.0 and "7" are no whole numbers, and an unknown field is an error. null is as if left out."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -41,11 +41,11 @@ class PreviewBody(Body):
     """What a preview is made of; what is left out takes the preview pool's default, the seed a random one."""
 
     prompt: str
-    negative_prompt: str = ""
+    negative_prompt: str | None = None
     seed: int | None = None
     width: int | None = None
     height: int | None = None
-    styles: list[StyleBody] = []
+    styles: list[StyleBody] | None = None
     steps: int | None = None
 
 
@@ -70,7 +70,7 @@ class RenderBody(Body):
     sampler: str | None = None
     handoff: str | None = None
     deadline_s: float | None = None
-    n: int = 1
+    n: int | None = None
 
 
 AnyBody = TypeVar("AnyBody", bound=Body)

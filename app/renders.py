@@ -73,13 +73,14 @@ def _submit(context: Context, owner: str, body: RenderBody, idempotency_key: str
     if idempotency is not None and (earlier := context.renders.find(owner, idempotency)) is not None:
         return earlier
     limits = context.profile.limits
-    check_int(body.n, "n", 1, limits.max_images)
+    n = 1 if body.n is None else body.n
+    check_int(n, "n", 1, limits.max_images)
     if body.deadline_s is not None:
         check_number(body.deadline_s, "deadline_s", 0.0, DAY_S)
     recipe = _recipe(context, owner, body)
-    if recipe.seed + body.n - 1 > limits.max_seed:
-        raise InvalidInput("seed", f"must leave room for {body.n} images; at most {limits.max_seed - body.n + 1}")
-    wish = RenderWish(recipe, n=body.n, preview_id=body.preview_id, deadline_s=body.deadline_s)
+    if recipe.seed + n - 1 > limits.max_seed:
+        raise InvalidInput("seed", f"must leave room for {n} images; at most {limits.max_seed - n + 1}")
+    wish = RenderWish(recipe, n=n, preview_id=body.preview_id, deadline_s=body.deadline_s)
     return context.admission.submit(owner, wish, idempotency)
 
 

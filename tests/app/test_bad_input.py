@@ -178,6 +178,18 @@ def test_blocked_prompt_is_refused_before_any_compute(web: Web, client: httpx.Cl
     assert web.context.mailbox.take(1) == []
 
 
+def test_null_is_as_if_left_out(web: Web, client: httpx.Client) -> None:
+    fields = ("negative_prompt", "seed", "width", "height", "styles", "steps")
+    nothing = dict.fromkeys(fields)
+    with connect(web.socket_url) as live:
+        live.send(json.dumps({**GOOD, **nothing, "rev": 1}))
+        asked = web.pool.take().recipe
+    assert (asked.negative_prompt, asked.styles, asked.width) == ("", (), 128)
+    more = dict.fromkeys(("preview_id", "guidance_scale", "sampler", "handoff", "deadline_s", "n"))
+    answer = client.post("/api/v1/renders", json={**GOOD, **nothing, **more})
+    assert answer.status_code == 202, answer.text
+
+
 @pytest.mark.parametrize(
     "prompt", ["テスト 😀", "שלום עולם", "a\u200bcat", "text:1.4", "((((", "(a:", r"\(fate\)", "../../etc/passwd"]
 )
