@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -86,15 +87,32 @@ def check_output(path: Path | None) -> None:
         return
     if path.suffix.lower() not in FORMATS:
         raise InvalidInput("--output", f"must end in {', '.join(FORMATS)}")
-    if not path.resolve().parent.is_dir():
+    try:
+        folder, there = path.resolve().parent, path.exists()
+        if path.is_dir():
+            raise InvalidInput("--output", f"{path} is a folder; name a file in it")
+    except OSError as error:
+        raise InvalidInput("--output", f"{path} cannot be written: {error.strerror}") from error
+    if not folder.is_dir():
         raise InvalidInput("--output", f"the folder {path.parent} does not exist")
+    if not os.access(path if there else folder, os.W_OK):
+        raise InvalidInput("--output", f"{path} cannot be written by this user; name another place")
 
 
 def write_picture(path: Path, picture: bytes, preview: Recipe | None = None) -> None:
     """The bytes as they came when path names their format, else converted.
 
-    preview: what made a preview, which a PNG of it carries; a render's comes with it.
+    preview: what made a preview, which a PNG of it carries; a render's comes with it. Raises: InvalidInput when the
+    file cannot be written.
     """
+    data = _as_named(path, picture, preview)
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise InvalidInput("--output", f"{path} cannot be written: {error.strerror}") from error
+
+
+def _as_named(path: Path, picture: bytes, preview: Recipe | None) -> bytes:
     from PIL import Image
 
     from sampling.picture import from_bytes, to_png
@@ -102,11 +120,12 @@ def write_picture(path: Path, picture: bytes, preview: Recipe | None = None) -> 
     wanted = FORMATS[path.suffix.lower()]
     with Image.open(io.BytesIO(picture)) as image:
         if image.format == wanted:
-            path.write_bytes(picture)
-        elif wanted == "PNG" and preview is not None:
-            path.write_bytes(to_png(from_bytes(picture), preview, "preview"))
-        else:
-            image.convert("RGB").save(path, wanted)
+            return picture
+        if wanted == "PNG" and preview is not None:
+            return to_png(from_bytes(picture), preview, "preview")
+        converted = io.BytesIO()
+        image.convert("RGB").save(converted, wanted)
+        return converted.getvalue()
 
 
 def numbered(path: Path, count: int) -> list[Path]:

@@ -93,7 +93,7 @@ def render(
         record = _followed(client, client.render({**_given(asked), "n": images})["id"])
         paths = numbered(output or Path(f"firstlight-{record['recipe']['seed']}.png"), len(record["images"]))
         for path, image in zip(paths, record["images"], strict=True):
-            write_picture(path, client.picture(image["url"]))
+            _kept(client, record["id"], path, image["url"])
     if as_json:
         return print_json({**record, "files": [str(path) for path in paths]})
     for path, image in zip(paths, record["images"], strict=True):
@@ -120,13 +120,29 @@ def _followed(client: Client, render_id: str) -> dict[str, Any]:
         client.cancel(render_id)
         raise
     except Unavailable as error:
-        where = f"{client.url.rstrip('/')}/api/v1/renders/{render_id}"
+        where = _address(client, render_id)
         raise Unavailable(
             f"{error.message}; the render is not lost: once the server is back, look at {where}"
         ) from None
     if (failure := failure_of(record)) is not None:
         raise failure
     return record
+
+
+def _kept(client: Client, render_id: str, path: Path, url: str) -> None:
+    """Raises: InvalidInput, with the render's address, when the file cannot be written."""
+    picture = client.picture(url)
+    try:
+        write_picture(path, picture)
+    except InvalidInput as error:
+        where = _address(client, render_id)
+        raise InvalidInput(
+            "--output", f"{error.message.removeprefix('--output: ')}; the picture is not lost: see {where}"
+        ) from error
+
+
+def _address(client: Client, render_id: str) -> str:
+    return f"{client.url.rstrip('/')}/api/v1/renders/{render_id}"
 
 
 def _show(client: Client, render_id: str) -> dict[str, Any]:

@@ -199,6 +199,20 @@ def test_render_writes_every_picture(web: Web, here: Path, warm: None) -> None:
     assert (here / "r-2.png").read_bytes() == png()
 
 
+@pytest.mark.parametrize("verb", ["preview", "render"])
+def test_picture_that_cannot_be_written_is_told(web: Web, here: Path, warm: None, verb: str) -> None:
+    """A disk that is full by then; the render is not lost with its file."""
+    for old in web.context.renders.unfinished():
+        web.context.renders.cancel(old.id)
+    (here / "full.png").symlink_to("/dev/full")
+    plays = {"preview": lambda: web.pool.answer(web.pool.take(), png()), "render": lambda: finish_next(web, State.DONE)}
+    threading.Thread(target=plays[verb]).start()
+    done = run(app, [verb, "a cat", "-o", "full.png"])
+    assert done.exit_code == 1
+    assert "full.png cannot be written: No space left on device" in done.stderr
+    assert ("/api/v1/renders/" in done.stderr) == (verb == "render")
+
+
 def test_render_that_ends_badly_is_told_and_exits_1(web: Web, here: Path, warm: None) -> None:
     for old in web.context.renders.unfinished():
         web.context.renders.cancel(old.id)
@@ -226,9 +240,12 @@ def test_render_that_ends_badly_is_told_and_exits_1(web: Web, here: Path, warm: 
         (["preview", "a", "--style", "\udcff"], "style"),
         (["render", "a", "-o", "r.gif"], ".png"),
         (["render", "a", "-o", "nowhere/r.png"], "nowhere"),
+        (["preview", "a", "-o", "folder.png"], "folder"),
+        (["preview", "a", "-o", "n" * 300 + ".png"], "too long"),
     ],
 )
 def test_bad_input_is_a_sentence_and_exit_code_1(here: Path, warm: None, arguments: list[str], words: str) -> None:
+    (here / "folder.png").mkdir()
     done = run(app, arguments)
     assert done.exit_code == 1
     assert words in done.stderr and "Traceback" not in done.stderr
