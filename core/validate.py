@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection
 from typing import Literal
 
 from core.errors import InvalidInput
 from core.profile import Limits, ModelProfile, Pool
 from core.prompt import parse_weights
-from core.recipe import Recipe
+from core.recipe import MAX_SEED, Recipe
 
 SHOWN_CHARACTERS = 40
+MAX_BUCKETS = 5
+NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 PoolName = Literal["preview", "final"]
+_LIMITS = {  # of a profile's whole numbers, least and most
+    "prompt_characters": (1, 100_000), "max_preview_steps": (1, 1000), "max_steps": (1, 1000), "min_side": (1, 8192),
+    "max_side": (1, 8192), "max_seed": (0, MAX_SEED), "max_styles": (0, 100), "max_images": (1, 100),
+}  # fmt: skip
 
 
 def check_recipe(recipe: Recipe, profile: ModelProfile, style_ids: Collection[str], pool: PoolName) -> None:
@@ -29,6 +36,34 @@ def check_recipe(recipe: Recipe, profile: ModelProfile, style_ids: Collection[st
     check_number(recipe.guidance_scale, "guidance_scale", 0.0, limits.max_guidance_scale)
     _check_network(recipe, profile.preview if pool == "preview" else profile.final)
     _check_styles(recipe, limits, style_ids)
+
+
+def check_profile(profile: ModelProfile) -> None:
+    """The limits make sense, and what a request gets that names nothing keeps them.
+
+    Raises: InvalidInput naming the first field that is out of bounds.
+    """
+    for name in ("id", "version"):
+        if not NAME.fullmatch(getattr(profile, name)):
+            raise InvalidInput(name, "must be letters, digits, - . and _, at most 100")
+    limits = profile.limits
+    for name, (low, high) in _LIMITS.items():
+        value = getattr(limits, name)
+        if type(value) is not int:
+            raise InvalidInput(f"limits.{name}", "must be a whole number")
+        check_int(value, f"limits.{name}", low, high)
+    for name in ("max_guidance_scale", "max_style_weight"):
+        check_number(float(getattr(limits, name)), f"limits.{name}", 0.0, 1000.0)
+    size = profile.final.buckets[0]
+    pools: tuple[tuple[PoolName, Pool], ...] = ("preview", profile.preview), ("final", profile.final)
+    for pool_name, pool in pools:
+        if len(set(pool.buckets)) != len(pool.buckets) or len(pool.buckets) > MAX_BUCKETS:
+            raise InvalidInput("buckets", f"must be {MAX_BUCKETS} different sizes at most")
+        settings = (size.width, size.height, pool.steps, pool.guidance_scale, pool.sampler)
+        try:
+            check_recipe(Recipe("a", "", 0, *settings, (), profile.id, profile.version), profile, (), pool_name)
+        except InvalidInput as error:
+            raise InvalidInput(pool_name, f"its own {error.message}") from error
 
 
 def check_text(text: str, field: str, limits: Limits) -> None:

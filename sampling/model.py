@@ -28,7 +28,7 @@ from sampling.schedule import Schedule, Spacing
 from sampling.text import Text, TextTower
 from sampling.tuned import tune
 from sampling.tuning import Tuning
-from sampling.weights import Autoencoder, open_part, twin_of
+from sampling.weights import Autoencoder, open_part, sensible, twin_of
 
 PoolName = Literal["preview", "final"]
 POOLS: tuple[PoolName, PoolName] = ("final", "preview")
@@ -153,7 +153,7 @@ class _Loader:
             device=self._device,
             dtype=self._dtype,
             texts={pool: self._text(pools[pool]) for pool in asked},
-            schedules={pool: schedule_of(pools[pool].scheduler, pools[pool].family) for pool in POOLS},
+            schedules={pool: self._schedule(pools[pool]) for pool in POOLS},
             network_preview=preview,
             network_final=final,
             vae=vae,
@@ -203,7 +203,14 @@ class _Loader:
 
     def _tower(self, folder: Path, part: Part) -> TextTower:
         kind = T5Tokenizer if part.config.get("model_type") == "t5" else CLIPTokenizer
-        return TextTower(kind.from_pretrained(folder, local_files_only=True), self._settled(self._open(part)))
+        with sensible(folder):
+            tokenizer = kind.from_pretrained(folder, local_files_only=True)
+        return TextTower(tokenizer, self._settled(self._open(part)))
+
+    @staticmethod
+    def _schedule(parts: PoolParts) -> Schedule | FlowSchedule:
+        with sensible("the scheduler's config"):
+            return schedule_of(parts.scheduler, parts.family)
 
     def _decoders(self, roles: Collection[str]) -> tuple[Autoencoder | None, Autoencoder | None]:
         """The decoders of finals and of previews; the second also serves the glimpses of the final role."""

@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from core.errors import StartupError
+from core.errors import InvalidInput, StartupError
 from core.profile import Bucket, Limits, ModelProfile, Pool
 from core.recipe import Sampler
 from core.settings import BUNDLED_MODEL
+from core.validate import check_profile
 from sampling import layout
 from sampling.families import FAMILIES, FLUX_FAMILY, SDXL_FAMILY, Family
 from sampling.hub import HUB_ID, pulled
@@ -167,6 +168,8 @@ def _source(name: str, given: Mapping[str, Any], beside: Path) -> Source:
 def _from_profile(described: Described) -> Plan:
     try:
         return _planned(described)
+    except InvalidInput as error:
+        raise StartupError(f"{described.path}: {error.message}", "correct the profile") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StartupError(f"{described.path}: {error!r}", REMEDY) from error
 
@@ -186,19 +189,20 @@ def _planned(described: Described) -> Plan:
         limits=_limits(pools[1], fields.get("limits", {})),
         styles=_styles(described.path.parent),
     )
+    check_profile(profile)
     return Plan(profile, preview, final, Tuning.parse(fields.get("options", {})))
 
 
 def _pool(described: Described, fields: Mapping[str, Any], parts: PoolParts) -> Pool:
     sizes = fields.get("buckets") or described.fields.get("buckets") or []
-    buckets = tuple(Bucket(int(width), int(height)) for width, height in sizes)
+    buckets = tuple(Bucket(_whole(width), _whole(height)) for width, height in sizes)
     if not buckets:
         raise ValueError("buckets is empty")
     _check_sides(buckets, parts)
     used = [described.sources[name].licence for name in _used(described, fields)]
     return Pool(
         sampler=_sampler(fields["sampler"], parts.family),
-        steps=int(fields["steps"]),
+        steps=_whole(fields["steps"]),
         guidance_scale=float(fields["guidance_scale"]),
         buckets=buckets,
         licence=str(described.fields.get("licence") or "; ".join(dict.fromkeys(used))),
@@ -216,12 +220,16 @@ def _sampler(name: str, family: Family) -> Sampler:
 
 def _check_sides(buckets: tuple[Bucket, ...], parts: PoolParts) -> None:
     """What the network sees as one must not be cut."""
-    if parts.family.patch == 1:
-        return
     unit = parts.family.patch * parts.pixels_a_latent
-    odd = next((bucket for bucket in buckets if bucket.width % unit or bucket.height % unit), None)
-    if odd is not None:
-        raise ValueError(f"bucket {odd}: both sides must be multiples of {unit}")
+    for bucket in buckets:
+        if any(side < unit or side % unit for side in (bucket.width, bucket.height)):
+            raise ValueError(f"bucket {bucket}: both sides must be multiples of {unit}")
+
+
+def _whole(number: object) -> int:
+    if type(number) is not int:
+        raise ValueError(f"{number!r} is no whole number")
+    return number
 
 
 def _styles(beside: Path) -> Path | None:

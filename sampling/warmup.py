@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter, sleep
 from typing import Any
 
-from core.errors import InvalidInput
+from core.errors import InvalidInput, NonFinite, StartupError
 from core.profile import Bucket, Pool
 from core.recipe import StyleUse
 from sampling.decode import Decoder
 from sampling.encoder import Encoder
+from sampling.layout import REMEDY
 from sampling.loop import StepLoop
 from sampling.rows import Row
 
@@ -33,7 +34,7 @@ def warm(loop: StepLoop, encoder: Encoder, decoder: Decoder, pool: Pool, styles:
     for bucket in pool.buckets:
         row = _row(encoder, pool, bucket)
         for error in _run(loop, [row]):
-            raise error
+            raise _of_the_model(error)
         decoder.decode(row.latents[None])
         if decoder.max_rows > 1:
             decoder.decode(row.latents.expand(decoder.max_rows, *row.latents.shape))
@@ -45,6 +46,11 @@ def warm(loop: StepLoop, encoder: Encoder, decoder: Decoder, pool: Pool, styles:
         log.warning("a style cannot be used: %s", error.message)
     if loop.denoiser.compiled is not None:
         _compile(loop, encoder, pool, rows)
+
+
+def _of_the_model(error: Exception) -> Exception:
+    """Without styles and what people type, it is the weights that give what is not finite; no other try mends them."""
+    return StartupError(f"the model cannot paint: {error.message}", REMEDY) if isinstance(error, NonFinite) else error
 
 
 def sizes_up_to(rows: int) -> list[int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
@@ -37,7 +38,8 @@ def open_part(part: Part, dtype: torch.dtype, held: torch.dtype) -> Any:
 
     Raises: StartupError when weights are missing or of other shapes; the libraries would fill them with noise.
     """
-    network = empty(part)
+    with sensible(f"the config of {part.name}"):
+        network = empty(part)
     state = _renamed(_named(part, network), network)
     wanted = network.state_dict()
     missing = sorted(set(wanted) - set(state))
@@ -54,6 +56,15 @@ def open_part(part: Part, dtype: torch.dtype, held: torch.dtype) -> Any:
     if isinstance(network, T5EncoderModel):
         network.set_input_embeddings(network.shared)  # one table again
     return network
+
+
+@contextmanager
+def sensible(what: object) -> Iterator[None]:
+    """Raises: StartupError naming what a library was given, where it stumbles over that."""
+    try:
+        yield
+    except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+        raise StartupError(f"{what} makes no sense: {error!r}"[:400], REMEDY) from error
 
 
 def twin_of(network: Any) -> Any:

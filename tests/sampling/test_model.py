@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +17,13 @@ from safetensors.torch import load_file, save_file
 
 from core.errors import StartupError
 from sampling.decode import Decoder
+from sampling.denoiser import Denoiser
+from sampling.encoder import Encoder
+from sampling.loop import StepLoop
 from sampling.model import Model, load_model
+from sampling.warmup import warm
+from shared_cache.embeddings import ByteLRU
+from tests.sampling.conftest import NoStyles
 
 
 def test_model_reads_what_the_roles_need(bundle: Path) -> None:
@@ -69,6 +79,36 @@ def test_model_is_refused_when_a_part_is_of_unknown_kind(
     (folder / file).write_text(json.dumps({**fields, key: value}))
     with pytest.raises(StartupError, match=value):
         load_model(folder, roles=("decode",))
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "words"),
+    [
+        ("unet/config.json", {"block_out_channels": "abc"}, "config of unet"),
+        ("unet/config.json", {"block_out_channels": [-1, -1]}, "config of unet"),
+        ("unet/config.json", {"block_out_channels": [10**9, 10**9]}, "config of unet"),
+        ("scheduler/scheduler_config.json", {"beta_start": "low"}, "the scheduler's config"),
+        ("tokenizer/tokenizer.json", ..., "tokenizer"),
+    ],
+)
+def test_model_whose_configs_make_no_sense_is_named(
+    bundle: Path, tmp_path: Path, file: str, changes: Any, words: str
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(bundle, folder)
+    fields = {} if changes is ... else {**json.loads((folder / file).read_text()), **changes}
+    (folder / file).write_text(json.dumps(fields))
+    with pytest.raises(StartupError, match=words):
+        load_model(folder)
+
+
+def test_model_that_gives_what_is_not_finite_does_not_start(model: Model) -> None:
+    network = copy.deepcopy(model.network("final"))
+    network.conv_out.weight.fill_(torch.nan)
+    broken = replace(model, network_final=network)
+    loop = StepLoop(Denoiser(broken, "final"), NoStyles(), 4, perf_counter)
+    with pytest.raises(StartupError, match=r"cannot paint.*not finite"):
+        warm(loop, Encoder(broken, ByteLRU(1 << 20)), Decoder(broken), broken.profile.final)
 
 
 @pytest.fixture

@@ -76,7 +76,26 @@ def test_profile_names_the_broken_file_and_what_to_do(folder: Path, name: str) -
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("buckets", []), ("buckets", [[128]]), ("preview", {"sampler": "nope"}), ("id", None), ("limits", {"nope": 1})],
+    [
+        ("buckets", []),
+        ("buckets", [[128]]),
+        ("buckets", [[0, 0]]),
+        ("buckets", [[-8, -8]]),
+        ("buckets", [[60, 64]]),
+        ("buckets", [[128.5, 128]]),
+        ("buckets", [[10**6, 10**6]]),
+        ("buckets", [[128, 128], [128, 128]]),
+        ("buckets", [[128, 128 + 8 * i] for i in range(6)]),
+        ("preview", {"sampler": "nope"}),
+        ("id", None),
+        ("id", "../x"),
+        ("id", "a@b"),
+        ("version", "a\n"),
+        ("limits", {"nope": 1}),
+        ("limits", {"max_side": 0}),
+        ("limits", {"max_steps": "many"}),
+        ("limits", {"max_seed": 2**64}),
+    ],
 )
 def test_profile_names_its_own_file_when_a_field_is_wrong(folder: Path, key: str, value: object) -> None:
     path = folder / "storybook.json"
@@ -84,6 +103,23 @@ def test_profile_names_its_own_file_when_a_field_is_wrong(folder: Path, key: str
     fields[key] = value
     if value is None:
         del fields[key]
+    replace_file(path, json.dumps(fields).encode())
+    with pytest.raises(StartupError, match=r"storybook\.json"):
+        load_profile(folder)
+
+
+@pytest.mark.parametrize("pool", ["preview", "final"])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("steps", 0), ("steps", -1), ("steps", 1001), ("steps", 2.5), ("guidance_scale", -1), ("guidance_scale", 1e9),
+     ("guidance_scale", float("nan"))],
+)  # fmt: skip
+def test_profile_whose_own_choice_would_be_refused_is_refused(
+    folder: Path, pool: str, field: str, value: object
+) -> None:
+    path = folder / "storybook.json"
+    fields = json.loads(path.read_text())
+    fields[pool][field] = value
     replace_file(path, json.dumps(fields).encode())
     with pytest.raises(StartupError, match=r"storybook\.json"):
         load_profile(folder)
