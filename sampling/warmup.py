@@ -33,17 +33,18 @@ def warm(loop: StepLoop, encoder: Encoder, decoder: Decoder, pool: Pool, styles:
     """
     for bucket in pool.buckets:
         row = _row(encoder, pool, bucket)
-        for error in _run(loop, [row]):
+        for _, error in _run(loop, [row]):
             raise _of_the_model(error)
         decoder.decode(row.latents[None])
         if decoder.max_rows > 1:
             decoder.decode(row.latents.expand(decoder.max_rows, *row.latents.shape))
     kept = styles if loop.denoiser.compiled is not None else styles[:MAX_STYLES]
     rows = [_row(encoder, pool, pool.buckets[0], (StyleUse(style, 1.0),)) for style in kept]
-    for error in _run(loop, rows):
-        if not isinstance(error, InvalidInput):
+    for row, error in _run(loop, rows):
+        if not isinstance(error, (InvalidInput, NonFinite)):
             raise error
         log.warning("a style cannot be used: %s", error.message)
+        rows.remove(row)
     if loop.denoiser.compiled is not None:
         _compile(loop, encoder, pool, rows)
 
@@ -69,7 +70,7 @@ def _compile(loop: StepLoop, encoder: Encoder, pool: Pool, styled: Sequence[Row]
             for bucket in pool.buckets:
                 for uses in kinds:
                     rows = [_row(encoder, pool, bucket, uses, f"{i}", guidance_scale=1.0) for i in range(size)]
-                    for error in _run(loop, rows):
+                    for _, error in _run(loop, rows):
                         raise error
     log.info("compiled %d shapes in %.0f s", len(kinds) * len(sizes) * len(pool.buckets), perf_counter() - started_s)
 
@@ -102,14 +103,14 @@ def _row(
     )
 
 
-def _run(loop: StepLoop, rows: Sequence[Row]) -> list[Exception]:
-    """Steps until all rows are gone; why some of them failed."""
-    failures: list[Exception] = []
+def _run(loop: StepLoop, rows: Sequence[Row]) -> list[tuple[Row, Exception]]:
+    """Steps until all rows are gone; those that failed, and why."""
+    failures: list[tuple[Row, Exception]] = []
     for row in rows:
         loop.join(row)
     while loop.rows:
         report = loop.step()
-        failures += [error for _, error in report.failed]
+        failures += report.failed
         if report.batch_size == 0:
             sleep(0.001)  # a style is being read
     return failures

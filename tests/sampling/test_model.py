@@ -16,6 +16,7 @@ from diffusers import AutoencoderKL
 from safetensors.torch import load_file, save_file
 
 from core.errors import StartupError
+from sampling.bank import Bank
 from sampling.decode import Decoder
 from sampling.denoiser import Denoiser
 from sampling.encoder import Encoder
@@ -24,6 +25,7 @@ from sampling.model import Model, load_model
 from sampling.warmup import warm
 from shared_cache.embeddings import ByteLRU
 from tests.sampling.conftest import NoStyles
+from tests.telling import lines
 
 
 def test_model_reads_what_the_roles_need(bundle: Path) -> None:
@@ -109,6 +111,17 @@ def test_model_that_gives_what_is_not_finite_does_not_start(model: Model) -> Non
     loop = StepLoop(Denoiser(broken, "final"), NoStyles(), 4, perf_counter)
     with pytest.raises(StartupError, match=r"cannot paint.*not finite"):
         warm(loop, Encoder(broken, ByteLRU(1 << 20)), Decoder(broken), broken.profile.final)
+
+
+def test_style_that_gives_what_is_not_finite_does_not_keep_a_worker_from_starting(
+    model: Model, bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ink, huge = bundle / "styles/ink.safetensors", tmp_path / "huge.safetensors"
+    save_file({key: tensor.float() * 1e20 for key, tensor in load_file(ink).items()}, huge)
+    loop = StepLoop(Denoiser(model, "final"), Bank(model, {"ink": ink, "huge": huge}, 4, lambda: None), 4, perf_counter)
+    warm(loop, Encoder(model, ByteLRU(1 << 20)), Decoder(model), model.profile.final, ["huge", "ink"])
+    (told,) = lines(caplog, "sampling.warmup")
+    assert told.startswith("a style cannot be used: styles: huge:1: ")
 
 
 @pytest.fixture
