@@ -16,14 +16,17 @@ _SENTENCES = {
     "extra_forbidden": "is not a field of this request",
     "missing": "is required",
     "json_invalid": "is not valid JSON",
-    "model_attributes_type": "must be a JSON object, sent as application/json",
-    "model_type": "must be a JSON object, sent as application/json",
+    "model_attributes_type": "must be a JSON object",
+    "model_type": "must be a JSON object",
     "string_type": "must be text",
     "string_unicode": "holds a lone surrogate; send well-formed Unicode",
     "int_type": "must be a whole number",
     "float_type": "must be a number",
     "list_type": "must be a list",
 }
+_OF_THE_WHOLE = dict.fromkeys(
+    ("model_attributes_type", "model_type"), "must be a JSON object, sent as application/json"
+)
 
 
 class Body(BaseModel):
@@ -105,7 +108,8 @@ def explain(errors: Any) -> InvalidInput:
     kind = first["type"]
     where = [] if kind == "json_invalid" else first["loc"]
     field = printable(".".join(str(part) for part in where)) or "body"
-    return InvalidInput(field, _SENTENCES.get(kind, first["msg"]))
+    sentence = _SENTENCES.get(kind, first["msg"])
+    return InvalidInput(field, sentence if where else _OF_THE_WHOLE.get(kind, sentence))
 
 
 def printable(text: str, limit: int = 120) -> str:

@@ -74,9 +74,9 @@ def open_context(settings: Settings, answer_timeout_s: float = ANSWER_TIMEOUT_S)
     profile = load_profile(settings.model)
     catalogue = open_catalogue(settings)
     for problem in catalogue.problems:
-        log.warning("style %s is left out: %s: %s", problem.id or "without id", problem.file, problem.reason)
+        log.warning("styles: %s is left out: %s", problem.file, problem.reason)
     for warning in catalogue.warnings:
-        log.warning("style %s: %s: %s", warning.id or "without id", warning.file, warning.reason)
+        log.warning("styles: %s: %s: %s", warning.file, warning.id, warning.reason)
     client = connect(settings.redis_url)
     clock, registry = shared_clock(client), Registry(client)
     renders, kept = Renders(client), kept_previews(client)

@@ -71,7 +71,8 @@ def tell_left_out(found: Mapping[str, Any]) -> None:
     """A line for each style that cannot be used, with the reason, and for what is ignored of those that can."""
     for word, about in (("left out", found["problems"]), ("ignored", found["warnings"])):
         for one in about:
-            typer.echo(f"{word}: {one['id'] or 'an entry'} ({one['file']}): {one['reason']}", err=True)
+            name = f"{one['id']} ({one['file']})" if one["id"] else one["file"]
+            typer.echo(f"{word}: {name}: {one['reason']}", err=True)
 
 
 @contextmanager

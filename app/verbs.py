@@ -13,9 +13,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from app.client import Client, failure_of
 from app.output import check_output, errors_to, numbered, print_json, spinner, tells, write_picture
+from app.recipes import choice
 from app.temporary import server
 from core.errors import InvalidInput, Unavailable
-from core.recipe import Recipe
+from core.recipe import Handoff, Recipe, Sampler
 from core.settings import load_settings
 
 Seed = Annotated[int | None, typer.Option(help="Same seed, same picture; a random one when left out")]
@@ -75,6 +76,7 @@ def render(
 ) -> None:
     """Make the full picture. Ctrl+C cancels it."""
     check_output(output)
+    _check_names(prompt, preview_id, sampler, handoff)
     asked = {
         "prompt": prompt,
         "seed": seed,
@@ -98,6 +100,16 @@ def render(
         return print_json({**record, "files": [str(path) for path in paths]})
     for path, image in zip(paths, record["images"], strict=True):
         typer.echo(f"{path}  {image['width']}x{image['height']}, seed {image['seed']}")
+
+
+def _check_names(prompt: str | None, preview_id: str | None, sampler: str | None, handoff: str | None) -> None:
+    """What needs no server to be found wrong, before one is started. Raises: InvalidInput."""
+    if prompt is None and preview_id is None:
+        raise InvalidInput("prompt", "is required without --preview-id")
+    if sampler is not None:
+        choice(Sampler, sampler, "--sampler")
+    if handoff is not None:
+        choice(Handoff, handoff, "--handoff")
 
 
 @contextmanager

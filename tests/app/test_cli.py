@@ -232,6 +232,7 @@ def test_render_that_ends_badly_is_told_and_exits_1(web: Web, here: Path, warm: 
         (["preview", "a", "--width", "3"], "width"),
         (["render"], "prompt"),
         (["render", "a", "--sampler", "x"], "euler"),
+        (["render", "a", "--handoff", "x"], "balanced"),
         (["render", "a", "--style", "ink:x"], "ink:0.8"),
         (["render", "a", "--guidance", "nan"], "guidance_scale"),
         (["render", "a", "--deadline", "inf"], "deadline_s"),
@@ -393,3 +394,11 @@ def test_picture_is_converted_only_where_the_name_asks_for_it(tmp_path: Path) ->
     write_picture(tmp_path / "a.jpg", png())
     assert (tmp_path / "a.png").read_bytes() == png()
     assert Image.open(tmp_path / "a.jpg").format == "JPEG"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["render"], ["render", "a", "--sampler", "x"], ["render", "a", "--handoff", "x"]]
+)
+def test_what_needs_no_server_is_told_before_one_is_started(here: Path, arguments: list[str]) -> None:
+    done = run(app, arguments)
+    assert done.exit_code == 1 and "starting one" not in done.stderr
