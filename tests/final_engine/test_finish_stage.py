@@ -102,7 +102,7 @@ def test_outage_of_s3_delays_a_render_and_loses_nothing(
     path = FinalPath(client, parts, classifier, tmp_path, objects=objects).start()
     link.cut()
     record = path.submit(seed=3, n=2)
-    path.tick_until(lambda: "waits in stage finish" in caplog.text)
+    path.tick_until(lambda: "pictures cannot be stored" in caplog.text)
     assert path.look(record).state is State.CHECKING
     threading.Timer(1.0, link.mend).start()
     (done,) = path.ended(record)
@@ -123,7 +123,7 @@ def test_full_disk_delays_a_render_and_loses_nothing(
     with monkeypatch.context() as disk:
         disk.setattr(os, "fsync", full)
         record = path.submit(seed=3, n=2)
-        path.tick_until(lambda: "waits in stage finish: the store of the pictures is full" in caplog.text)
+        path.tick_until(lambda: "free space there" in caplog.text)
         assert path.look(record).state is State.CHECKING
     (done,) = path.ended(record)
     assert done.state is State.DONE and (done.attempt, len(done.images)) == (1, 2)
