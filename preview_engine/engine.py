@@ -149,7 +149,7 @@ class PreviewEngine:
         for row in report.finished:
             work = by_row[row.id]
             del self._running[work.request.session]
-            self._outbox.put(Finished(work.request, row.latents, row.embedding.token_count, self._times(work)))
+            self._outbox.put(Finished(work.request, row.latents, row.embedding, self._times(work)))
         for row, error in report.failed:
             del self._running[by_row[row.id].request.session]
             self._fail(by_row[row.id].request, error)

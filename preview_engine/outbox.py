@@ -18,6 +18,7 @@ from core.metrics import Metrics
 from core.wire import PreviewRequest, pack_frame
 from preview_engine.failures import failure_frame
 from sampling.decode import Decoder
+from sampling.embedding import Embedding
 from sampling.picture import Pixels, fit, to_jpeg
 from sampling.safety import ImageClassifier
 from shared_cache.latents import pack
@@ -34,7 +35,7 @@ class Finished:
 
     request: PreviewRequest
     latents: torch.Tensor
-    token_count: int
+    embedding: Embedding
     times: dict[str, float] = field(default_factory=dict)
 
 
@@ -148,7 +149,8 @@ class Outbox:
                 "width": recipe.width,
                 "height": recipe.height,
                 "format": "jpeg",
-                "tokens": finished.token_count,
+                "tokens": finished.embedding.token_count,
+                "tokens_unread": finished.embedding.tokens_unread,
                 "timings_ms": {name: round(1000 * seconds, 1) for name, seconds in times.items()},
             },
             jpeg,

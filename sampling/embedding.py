@@ -13,7 +13,7 @@ CHUNK_TOKENS = 77
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """What the network reads of a prompt.
+    """What the network reads of a prompt; tokens_unread are cut off, where the family has a most.
 
     Shapes: prompt_embeds [1, 77 * chunks, D], in FLUX [1, tokens, D], as many in all prompts; pooled [1, P].
     """
@@ -21,6 +21,7 @@ class Embedding:
     prompt_embeds: Tensor
     pooled: Tensor
     token_count: int
+    tokens_unread: int = 0
 
     @property
     def chunks(self) -> int:
@@ -37,7 +38,8 @@ class Embedding:
 
 def packed(made: Embedding) -> bytes:
     """Safetensors in the precision that it has: another process's copy is equal bit for bit."""
-    tensors = {"prompt_embeds": made.prompt_embeds, "pooled": made.pooled, "tokens": torch.tensor([made.token_count])}
+    tokens = torch.tensor([made.token_count, made.tokens_unread])
+    tensors = {"prompt_embeds": made.prompt_embeds, "pooled": made.pooled, "tokens": tokens}
     return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
 
 
@@ -47,4 +49,5 @@ def unpacked(data: bytes, device: torch.device) -> Embedding:
     embeds, pooled = found["prompt_embeds"].to(device), found["pooled"].to(device)
     if embeds.ndim != 3 or pooled.ndim != 2:
         raise ValueError(f"shapes {tuple(embeds.shape)} and {tuple(pooled.shape)}")
-    return Embedding(embeds, pooled, int(found["tokens"]))
+    read, unread = found["tokens"].tolist()
+    return Embedding(embeds, pooled, read, unread)

@@ -27,11 +27,12 @@ class FluxReader:
         short, _ = _tokens(self._clip, words, self._clip.tokenizer.model_max_length)
         ids, count = _tokens(self._t5, words, self._length)
         pooled = self._clip.encoder(short).pooler_output
-        return Embedding(self._t5.encoder(ids)[0], pooled, count)
+        return Embedding(self._t5.encoder(ids)[0], pooled, min(count, self._length), max(0, count - self._length))
 
 
 def _tokens(tower: TextTower, words: str, length: int) -> tuple[Tensor, int]:
-    """Padded to the length, and how many are no padding. Shapes: [1, length]."""
+    """Cut or padded to the length, and how many there are of it all. Shapes: [1, length]."""
     with tower.lock:
+        count = len(tower.tokenizer(words, verbose=False).input_ids)
         found = tower.tokenizer(words, padding="max_length", max_length=length, truncation=True, return_tensors="pt")
-    return found.input_ids.to(tower.encoder.device), int(found.attention_mask.sum())
+    return found.input_ids.to(tower.encoder.device), count

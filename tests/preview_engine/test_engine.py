@@ -17,6 +17,7 @@ from core.wire import unpack_frame
 from preview_engine.engine import PreviewEngine
 from preview_engine.outbox import Finished, Outbox
 from sampling.decode import Decoder
+from sampling.embedding import Embedding
 from sampling.encode_stage import EncodeStage
 from sampling.picture import from_bytes
 from sampling.safety import ImageClassifier
@@ -234,7 +235,8 @@ def test_outbox_fails_one_of_those_it_decodes_together_alone(
     )
     for session, value in (("a", 0.0), ("bad", float("nan")), ("b", 0.0), ("styled", float("nan"))):
         request = a_request(session, styles=(StyleUse("huge", 2.0),) if session == "styled" else ())
-        outbox.put(Finished(request, torch.full((8, 16, 16), value), 7, {"queue": 0.0}))
+        read = Embedding(torch.zeros(1, 77, 1), torch.zeros(1, 1), token_count=7)
+        outbox.put(Finished(request, torch.full((8, 16, 16), value), read, {"queue": 0.0}))
     outbox.start()
     outbox.close()
     frames = [unpack_frame(replies.pop("web", 1.0) or b"") for _ in range(4)]

@@ -18,6 +18,7 @@ from torch import Tensor
 from core.errors import InvalidInput, StartupError
 from core.recipe import Recipe, Sampler
 from core.validate import check_recipe
+from sampling import embedding
 from sampling.denoiser import Denoiser
 from sampling.encoder import Encoder
 from sampling.flux_forward import packed, unpacked
@@ -155,6 +156,15 @@ def test_weights_in_a_prompt_are_words_alone(flux: Model) -> None:
     plain, weighted = encoder.encode("a cat on ice"), encoder.encode("a (cat:1.4) on ice")
     assert torch.equal(plain.prompt_embeds, weighted.prompt_embeds) and torch.equal(plain.pooled, weighted.pooled)
     assert plain.token_count == len("acatonice") + 1
+
+
+@pytest.mark.parametrize(("pool", "kind", "most"), KINDS)
+def test_what_is_too_long_to_be_read_is_counted(flux: Model, pool: PoolName, kind: str, most: int) -> None:
+    encoder = Encoder(flux, ByteLRU(0), pool=pool)
+    made = encoder.encode("a" * most)  # and the end mark
+    assert (made.token_count, made.tokens_unread) == (most, 1)
+    assert encoder.encode("a" * (most - 1)).tokens_unread == 0
+    assert embedding.unpacked(embedding.packed(made), flux.device).tokens_unread == 1
 
 
 def test_render_follows_the_picture_that_it_was_given(flux: Model) -> None:

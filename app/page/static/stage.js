@@ -152,5 +152,6 @@ function drop(pictures) {
 function factsOf(header, width, height) {
   const facts = [`seed ${header.seed}`, `${width} × ${height}`];
   if (header.steps) facts.push(header.steps === 1 ? "1 step" : `${header.steps} steps`);
+  if (header.tokens_unread) facts.push(`too long: the last ${header.tokens_unread} tokens are not read`);
   return facts.join("  ·  ");
 }
