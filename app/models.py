@@ -21,6 +21,7 @@ from core.errors import InvalidInput, StartupError
 from core.settings import Settings, load_settings
 
 if TYPE_CHECKING:
+    from sampling.layout import Part
     from sampling.needs import Needs
     from sampling.plan import Described, Plan, Source
     from sampling.pull import Download
@@ -207,12 +208,13 @@ def check(
     model: Annotated[str | None, typer.Argument(help="Profile, folder, file or hub id; FIRSTLIGHT_MODEL")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read all of a model's files: their kind, that they are whole, their checksums, and what they need of memory."""
+    """Read all of a model's files: their kind, that nothing is missing or broken, and what they need of memory."""
     from sampling.memory import free_bytes
     from sampling.plan import plan_of
 
     settings = load_settings(**({} if model is None else {"model": model}))
     plan = plan_of(settings.model)
+    _check_weights(plan)
     facts = {
         **_facts(plan),
         "checksums": _check_sums(plan),
@@ -244,7 +246,6 @@ def _styles(settings: Settings) -> dict[str, Any]:
 def _facts(plan: Plan) -> dict[str, Any]:
     from sampling.memory import DTYPE_BYTES, needed_bytes
 
-    parts = {(part.name, part.files): part for part in plan.parts()}
     roles = ("preview", "final", "decode")
     return {
         "model": plan.profile.model,
@@ -255,10 +256,25 @@ def _facts(plan: Plan) -> dict[str, Any]:
                 "bytes": part.stored_bytes(),
                 "files": [str(path) for path in part.files],
             }
-            for part in parts.values()
+            for part in _parts(plan)
         ],
         "memory_gb": {dtype: round(needed_bytes(plan, roles, dtype) / GB, 2) for dtype in DTYPE_BYTES},
     }
+
+
+def _check_weights(plan: Plan) -> None:
+    """Raises: StartupError for weights that are missing, of the wrong shape or not finite."""
+    from sampling.weights import check_part
+
+    parts = _parts(plan)
+    with _progress("reading", sum(part.stored_bytes() for part in parts)) as told:
+        for part in parts:
+            check_part(part, told)
+
+
+def _parts(plan: Plan) -> list[Part]:
+    """Each once, also where both pools have it."""
+    return list({(part.name, part.files): part for part in plan.parts()}.values())
 
 
 def _check_sums(plan: Plan) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -38,24 +39,48 @@ def open_part(part: Part, dtype: torch.dtype, held: torch.dtype) -> Any:
 
     Raises: StartupError when weights are missing or of other shapes; the libraries would fill them with noise.
     """
+    network, state = _matched(part)
+    large = {f"{name}.weight" for name in layer_shapes(network)}
+    state = {name: tensor.to(held if name in large else dtype) for name, tensor in state.items()}
+    network.load_state_dict(state, assign=True)
+    _fill_positions(network)
+    if isinstance(network, T5EncoderModel):
+        network.set_input_embeddings(network.shared)  # one table again
+    return network
+
+
+def check_part(part: Part, told: Callable[[int], object]) -> None:
+    """Reads all weights; told gets the bytes of each.
+
+    Raises: StartupError when weights are missing, of other shapes or not finite, or the config makes no network.
+    """
+    for name, tensor in _matched(part)[1].items():
+        numbers = tensor.float() if tensor.itemsize == 1 else tensor  # of 8 bits, torch cannot say
+        if not bool(numbers.isfinite().all()):
+            raise StartupError(f"{_place(part)}: {name} of {part.name} holds values that are not finite", REMEDY)
+        told(tensor.nbytes)
+
+
+def _matched(part: Part) -> tuple[Any, dict[str, Tensor]]:
+    """The empty network, and what the files have for each of its weights."""
     with sensible(f"the config of {part.name}"):
         network = empty(part)
     state = _renamed(_named(part, network), network)
     wanted = network.state_dict()
     missing = sorted(set(wanted) - set(state))
-    where = part.files[0] if part.original else part.files[0].parent
     if missing:
-        raise StartupError(f"{where} lacks {len(missing)} weights of {part.name}, the first {missing[0]}", REMEDY)
+        raise StartupError(
+            f"{_place(part)} lacks {len(missing)} weights of {part.name}, the first {missing[0]}", REMEDY
+        )
     for name, expected in wanted.items():
         if state[name].shape != expected.shape:
             given, told = (" x ".join(map(str, shape)) for shape in (state[name].shape, expected.shape))
-            raise StartupError(f"{where}: {name} of {part.name} is {given}, its config says {told}", REMEDY)
-    large = {f"{name}.weight" for name in layer_shapes(network)}
-    network.load_state_dict({name: state[name].to(held if name in large else dtype) for name in wanted}, assign=True)
-    _fill_positions(network)
-    if isinstance(network, T5EncoderModel):
-        network.set_input_embeddings(network.shared)  # one table again
-    return network
+            raise StartupError(f"{_place(part)}: {name} of {part.name} is {given}, its config says {told}", REMEDY)
+    return network, {name: state[name] for name in wanted}
+
+
+def _place(part: Part) -> Path:
+    return part.files[0] if part.original else part.files[0].parent
 
 
 @contextmanager

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from app.cli import app
 from sampling.needs import needs_of
 from sampling.plan import PROFILES, describe, profile_names, profile_path
-from tests.app.test_cli import firstlight
+from tests.asking import firstlight
 from tests.conftest import ROOT
 from tests.hub_server import HubServer
 
@@ -105,6 +109,25 @@ def test_every_profile_is_documented_with_what_its_licences_allow(name: str) -> 
     row = next(line for line in DOCS.read_text().splitlines() if line.startswith(f"| `{name}`"))
     barred = any(source.commercial is False for source in describe(path).sources.values())
     assert ("**no**" in row) == barred
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda weight: weight * torch.nan, "conv_out.bias of unet holds values that are not finite"),
+        (lambda weight: weight[:-1], "conv_out.bias of unet is 7, its config says 8"),
+        (None, "lacks 1 weights of unet, the first conv_out.bias"),
+    ],
+)
+def test_check_reads_every_weight(bundle: Path, tmp_path: Path, change: Any, words: str) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(bundle, model)
+    path = model / "unet/diffusion_pytorch_model.safetensors"
+    weights = load_file(path)
+    bias = weights.pop("conv_out.bias")
+    save_file(weights if change is None else {**weights, "conv_out.bias": change(bias)}, path)
+    told = run(app, ["models", "check", str(model), "--json"])
+    assert told.exit_code == 2 and words in json.loads(told.stdout)["error"]["message"]
 
 
 def test_check_names_what_is_wrong(tmp_path: Path) -> None:
