@@ -11,7 +11,7 @@ import torch
 from diffusers import StableDiffusionXLPipeline, UNet2DConditionModel
 from family import BASE, Family, load_family
 from peft import LoraConfig, inject_adapter_in_model
-from peft.utils import get_peft_model_state_dict
+from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from train_base import rate_at
@@ -20,7 +20,8 @@ from workers import run_workers
 
 ATTENTION = ["to_q", "to_k", "to_v", "to_out.0", "proj_in", "proj_out", "ff.net.0.proj", "ff.net.2"]
 TEXT_ATTENTION = ["q_proj", "k_proj", "v_proj", "out_proj"]
-EVERYWHERE = [*ATTENTION, "conv1", "conv2", "time_emb_proj"]
+BLOCKS = [*ATTENTION, "conv1", "conv2", "time_emb_proj"]
+EVERYWHERE = [*BLOCKS, "conv_in", "conv_out", "conv_shortcut", "conv"]  # colours are mixed at the network's ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +50,23 @@ def distil(work: Callable[..., None], name: str, rank: int, budget: Budget) -> N
     """Run the workers of one adapter on the base: each is work(rank of the worker, family, parameters, budget)."""
     torch.set_num_threads(1)
     family = load_family(BASE)
-    parameters = add(family.unet, name, rank, EVERYWHERE, budget.start)
+    parameters = add(family.unet, name, rank, BLOCKS, budget.start)
     run_workers(work, (family, parameters, budget), (family.unet,), budget.workers)
 
 
 def add(
     unet: UNet2DConditionModel, name: str, rank: int, targets: list[str], start: Path | None = None
 ) -> list[nn.Parameter]:
-    """Add an adapter, fresh or from a file, switch it on, and return its parameters; all else is frozen."""
+    """Add an adapter, switch it on, and return its parameters; all else is frozen.
+
+    What a file to start from has of its layers begins as it is there. Raises: RuntimeError for another rank.
+    """
     unet.requires_grad_(False)
-    if start is None:
-        config = LoraConfig(r=rank, lora_alpha=rank, target_modules=targets, init_lora_weights="gaussian")
-        unet.add_adapter(config, adapter_name=name)
-    else:
-        unet.load_lora_adapter(load_file(start), prefix="unet", adapter_name=name)
+    config = LoraConfig(r=rank, lora_alpha=rank, target_modules=targets, init_lora_weights="gaussian")
+    unet.add_adapter(config, adapter_name=name)
+    if start is not None:
+        tensors = {key.removeprefix("unet."): tensor for key, tensor in load_file(start).items()}
+        set_peft_model_state_dict(unet, tensors, adapter_name=name)
     return own(unet, name)
 
 

@@ -8,6 +8,8 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import judge
@@ -48,6 +50,7 @@ class Measures:
             "negative": self.negative,
             "previews": self.previews,
             "styles": self.styles,
+            "mixes": self.mixes,
             "finals": self.finals,
         }
 
@@ -162,13 +165,25 @@ class Measures:
         for pool, mode in (("final", self.final), ("preview", self.preview)):
             found[f"{pool}_plain_top5"] = self._score(asked, mode)["top5"]
             for style in self.studio.styles:
-                styled = Mode(mode.preview, mode.steps, mode.guidance, ((style, 1.0),))
-                pictures = self.studio.draw(asked, styled)
+                pictures = self.studio.draw(asked, replace(mode, styles=((style, 1.0),)))
                 objects, _, kinds = judge.verdicts(self.judged, pictures)
                 things = torch.tensor([judge.OBJECTS.index(prompt.things[0]) for prompt in asked])
                 found[f"{pool}_{style}_top5"] = judge.hits(objects, things, 5)
                 wanted = torch.full((len(asked),), STYLES.index(style))
                 found[f"{pool}_{style}_told_apart"] = judge.hits(kinds, wanted, 1)
+        return found
+
+    def mixes(self) -> Figures:
+        """Two styles at half their weight each: both among the best guesses of the style."""
+        asked = prompts.objects(self._count(15))
+        found: Figures = {}
+        for first, second in pairwise(self.studio.styles):
+            mode = replace(self.final, styles=((first, 0.5), (second, 0.5)))
+            kinds = judge.verdicts(self.judged, self.studio.draw(asked, mode))[2]
+            wanted = {STYLES.index(first), STYLES.index(second)}
+            for within in (2, 3):
+                both = [wanted <= set(best) for best in kinds.topk(within, dim=1).indices.tolist()]
+                found[f"{first}_{second}_top{within}"] = statistics.mean(both)
         return found
 
 

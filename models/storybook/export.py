@@ -17,7 +17,7 @@ _STYLES = {
     "ink": ("Ink", "MIT", "Ink pictograms on pale paper; learnt from the Fluent high-contrast icons."),
     "noto": ("Noto", "Apache-2.0", "Shaded drawings cut out as stickers; learnt from the Noto emoji."),
     "comic": ("Comic", "Apache-2.0", "Friendly drawings with a bold outline; learnt from the Firefox OS emoji."),
-    "pixel": ("Pixel", "MIT", "Square pixels in few colours."),
+    "chalk": ("Chalk", "MIT", "Pale chalk lines on a dark green board."),
     "sketch": ("Sketch", "MIT", "Pencil lines on warm paper."),
     "neon": ("Neon", "MIT", "Dark blue, violet, magenta and pale yellow light."),
     "watercolour": ("Watercolour", "MIT", "Pale washes with dark rims on grained paper."),

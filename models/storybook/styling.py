@@ -3,7 +3,6 @@
 A style is an icon pack, what it does to each icon, to the empty background, and to the whole scene.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -44,22 +43,26 @@ def _rimmed(icon: Image.Image, reach: float, colour: tuple[int, int, int]) -> Im
     return Image.alpha_composite(rim, wide)
 
 
-def _pixel(picture: Image.Image, rng: Random) -> Image.Image:
-    """A grid of about 32 square cells a side, in few colours."""
-    cell = round(math.sqrt(picture.width * picture.height) / 32)
-    small = picture.resize((picture.width // cell, picture.height // cell), Image.Resampling.BOX)
-    few = small.quantize(20, dither=Image.Dither.NONE).convert("RGB")
-    return few.resize(picture.size, Image.Resampling.NEAREST)
+def _lines(picture: Image.Image) -> np.ndarray:
+    """How strongly any colour changes at each pixel, above what paper hides. Shapes: (H, W), 0 or more."""
+    soft = np.asarray(picture.filter(ImageFilter.GaussianBlur(min(picture.size) / 130)), np.float32)
+    down, across = np.gradient(soft, axis=(0, 1))
+    return np.clip(np.hypot(down, across).max(axis=2) * min(picture.size) / 128 - 4, 0, None)
 
 
 def _sketch(picture: Image.Image, rng: Random) -> Image.Image:
-    """Pencil on warm paper: a line where any colour changes, and a light shade of the grey picture."""
-    soft = np.asarray(picture.filter(ImageFilter.GaussianBlur(min(picture.size) / 130)), np.float32)
-    down, across = np.gradient(soft, axis=(0, 1))
-    slope = np.hypot(down, across).max(axis=2) * min(picture.size) / 128
+    """Pencil on warm paper: lines, and a light shade of the grey picture."""
     shade = 255 - (255 - np.asarray(ImageOps.grayscale(picture), np.float32)) * 0.3
-    pencil = Image.fromarray(np.clip(shade - np.clip(slope - 4, 0, None) * 6, 0, 255).astype(np.uint8))
+    pencil = Image.fromarray(np.clip(shade - _lines(picture) * 6, 0, 255).astype(np.uint8))
     return ImageOps.colorize(pencil, (46, 42, 52), (250, 244, 230))
+
+
+def _chalk(picture: Image.Image, rng: Random) -> Image.Image:
+    """Pale lines on a dark green board, filled with a little of the colours."""
+    board = Image.blend(picture, Image.new("RGB", picture.size, (26, 50, 44)), 0.72)
+    chalk = Image.blend(picture, Image.new("RGB", picture.size, "white"), 0.7)
+    drawn = Image.fromarray(np.clip(_lines(picture) * 8, 0, 235).astype(np.uint8))
+    return Image.composite(chalk, board, drawn)
 
 
 def _neon(picture: Image.Image, rng: Random) -> Image.Image:
@@ -102,7 +105,7 @@ STYLE_OF: dict[str, Style] = {
     "ink": Style("ink", paper=_pale),
     "noto": Style("noto", cut=_sticker),
     "comic": Style("fxemoji", cut=_outlined),
-    "pixel": Style("flat", finish=_pixel),
+    "chalk": Style("flat", finish=_chalk),
     "sketch": Style("flat", finish=_sketch),
     "neon": Style("flat", finish=_neon),
     "watercolour": Style("flat", finish=_watercolour),

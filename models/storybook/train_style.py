@@ -22,6 +22,7 @@ from workers import run_workers
 _RANK, _TEXT_RANK = 16, 4
 _WITH_TEXT = ("neon",)  # its words take other colours too: their encoders have an adapter of their own
 _PREVIEW_SHARE = 0.3
+_RENEWED = 4  # scenes each step
 _PREVIEW_TIMESTEPS = (999, 759, 519, 279)
 
 
@@ -50,6 +51,7 @@ def work(rank: int, style: str, family: Family, parameters: list[nn.Parameter], 
     pool = Pool(family, icons(style), capacity=1600, seed=33 + rank, style=style)
 
     def next_loss() -> Tensor:
+        pool.renew(_RENEWED)
         timesteps = choose(family, style, rng.random() < _PREVIEW_SHARE, budget.batch)
         return loss_of(family, pool.draw(budget.batch), timesteps, alphas, rng, style in _WITH_TEXT)
 
