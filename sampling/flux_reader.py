@@ -33,6 +33,8 @@ class FluxReader:
 def _tokens(tower: TextTower, words: str, length: int) -> tuple[Tensor, int]:
     """Cut or padded to the length, and how many there are of it all. Shapes: [1, length]."""
     with tower.lock:
-        count = len(tower.tokenizer(words, verbose=False).input_ids)
         found = tower.tokenizer(words, padding="max_length", max_length=length, truncation=True, return_tensors="pt")
+        count = int(found.attention_mask.sum())
+        if count == length:  # it may have been cut
+            count = len(tower.tokenizer(words, verbose=False).input_ids)
     return found.input_ids.to(tower.encoder.device), count
