@@ -3,9 +3,11 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 MAKEFLAGS += --jobs=2
-INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+# Bytecode is made where a module is first imported, whatever the shell says: most of what is installed never is.
+INSTALL = $(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 export GRADIO_ANALYTICS_ENABLED = False
 export HF_HUB_DISABLE_TELEMETRY = 1
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test suite lint style types bench clean browser nginx
 .DEFAULT_GOAL := run
