@@ -9,6 +9,7 @@ from typing import Any
 from core.errors import StartupError
 from sampling.families import FLUX_FAMILY, SDXL_FAMILY, Family
 from sampling.layout import ORIGINAL, Part, read_json
+from sampling.schedule import TRAIN_STEPS
 
 EXPECTED = "a text-to-image model of the SDXL architecture (UNet with two text encoders), or of FLUX"
 REMEDY = "choose such a model with FIRSTLIGHT_MODEL; docs/models.md says which kinds run"
@@ -114,10 +115,14 @@ def check_autoencoder(vae: Part) -> None:
 
 
 def check_scheduler(where: object, config: Mapping[str, Any]) -> None:
-    """Raises: StartupError for a schedule that is not one of discrete betas with noise or velocity predicted."""
+    """Raises: StartupError for a schedule that is not one of 1000 discrete betas with noise or velocity predicted."""
     if "beta_start" not in config and config.get("trained_betas") is None:
         found = config.get("_class_name", "a scheduler")
         raise StartupError(f"{where}: {found} has no betas; flow matching and EDM models are not run", REMEDY)
+    betas = config.get("trained_betas")
+    steps = len(betas) if isinstance(betas, list) else config.get("num_train_timesteps", TRAIN_STEPS)
+    if steps != TRAIN_STEPS:
+        raise StartupError(f"{where}: a schedule of {steps!r} training steps, {TRAIN_STEPS} are expected", REMEDY)
     prediction = config.get("prediction_type", "epsilon")
     if prediction not in PREDICTIONS:
         raise StartupError(f"{where}: prediction_type {prediction!r} is none of {', '.join(PREDICTIONS)}", REMEDY)

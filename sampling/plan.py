@@ -28,6 +28,9 @@ NATIVE_SIDE = 1024
 NATIVE_BUCKETS = ((1024, 1024), (1152, 896), (896, 1152), (1216, 832), (832, 1216))
 NATIVE_STEP = 64
 REMEDY = "correct the profile; docs/models.md describes its fields"
+FIELDS = {"id", "version", "family", "about", "licence", "commercial", "sources", "preview", "final", "buckets"}
+FIELDS |= {"limits", "options", "objects", "places", "colours"}
+POOL_FIELDS = {"source", "vae", "decoder", "adapter", "sampler", "steps", "guidance_scale", "buckets"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,9 @@ def _from_profile(described: Described) -> Plan:
 
 def _planned(described: Described) -> Plan:
     fields = described.fields
+    _check_names("the profile", fields, FIELDS)
+    for name in ("preview", "final"):
+        _check_names(name, fields[name], POOL_FIELDS)
     preview, final = _fitting(*(_pool_parts(described, fields[name]) for name in ("preview", "final")))
     family = final.family
     if family.name != described.family:
@@ -191,6 +197,12 @@ def _planned(described: Described) -> Plan:
     )
     check_profile(profile)
     return Plan(profile, preview, final, Tuning.parse(fields.get("options", {})))
+
+
+def _check_names(where: str, given: Mapping[str, Any], known: set[str]) -> None:
+    """A mistyped name must not leave its default in place unseen."""
+    if unknown := sorted(set(given) - known):
+        raise ValueError(f"{where} knows no {', '.join(unknown)}; it knows {', '.join(sorted(known))}")
 
 
 def _pool(described: Described, fields: Mapping[str, Any], parts: PoolParts) -> Pool:

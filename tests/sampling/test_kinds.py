@@ -61,6 +61,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "VAE of 16 channels": (VAE, {"latent_channels": 16}, ("16 latent channels",)),
     "unknown autoencoder": (VAE, {"_class_name": "AutoencoderDC"}, ("AutoencoderDC", "AutoencoderKL")),
     "flow matching": (SCHEDULER, FLOW, ("FlowMatch", "betas")),
+    "no training steps": (SCHEDULER, {"num_train_timesteps": 0}, ("0 training steps", "1000")),
+    "few trained betas": (SCHEDULER, {"trained_betas": [0.1, 0.2]}, ("2 training steps", "1000")),
     "sample prediction": (SCHEDULER, {"prediction_type": "sample"}, ("'sample'", "v_prediction")),
 }  # fmt: skip
 

@@ -163,6 +163,20 @@ def test_profile_names_itself_when_a_field_is_wrong(base: Path, turbo: Path, tmp
     assert "pair.json" in refusal(a_profile(tmp_path / "pair.json", base, turbo, **changes)).cause
 
 
+@pytest.mark.parametrize(
+    ("change", "said"), [({"verison": "2"}, "the profile knows no verison"), (None, "preview knows no stpes")]
+)
+def test_mistyped_name_leaves_no_default_in_place_unseen(
+    base: Path, turbo: Path, tmp_path: Path, change: dict[str, Any] | None, said: str
+) -> None:
+    path = a_profile(tmp_path / "pair.json", base, turbo, **(change or {}))
+    if change is None:
+        fields = json.loads(path.read_text())
+        fields["preview"]["stpes"] = fields["preview"].pop("steps")
+        path.write_text(json.dumps(fields))
+    assert said in refusal(path).cause
+
+
 def test_profile_may_hold_its_weights_in_less_than_it_computes_in(base: Path, turbo: Path, tmp_path: Path) -> None:
     """The picture is that of rounded weights, at the speed and precision of float32."""
     light = load_model(a_profile(tmp_path / "light.json", base, turbo, options={"weights": "bfloat16"}))
