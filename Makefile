@@ -34,6 +34,7 @@ bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks
 
 $(VENV)/bin/pip:
+	@echo "installing into $(VENV): about 2 GB, some minutes the first time"
 	@command -v $(PYTHON) >/dev/null || { echo "Firstlight needs $(PYTHON): install it, or say make PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 

@@ -118,7 +118,9 @@ def styles(as_json: AsJson = False) -> None:
 @app.command()
 @tells
 def worker(
-    roles: Annotated[str | None, typer.Option(help="Comma list of preview, final, decode, finish")] = None,
+    roles: Annotated[
+        str | None, typer.Option(help="Some of preview, final, decode, finish (FIRSTLIGHT_ROLES, all)")
+    ] = None,
     fuse: Annotated[str | None, typer.Option(help="Only renders of this style, in its weights: ink or ink:0.8")] = None,
     exit_with_parent: Hidden = False,
 ) -> None:
@@ -129,7 +131,7 @@ def worker(
 
     _prepare(exit_with_parent)
     settings = load_settings(**({} if fuse is None else {"fuse": fuse}))
-    wanted = roles_of(roles or settings.roles)
+    wanted = roles_of(settings.roles if roles is None else roles)
     if not wanted:
         raise StartupError("a worker needs a role", f"use some of {', '.join(ROLES)}")
     check_fits(settings.model, wanted, settings.device)  # the cheap checks first: importing torch takes seconds

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 router = APIRouter()
 
 MAX_REV = 2**53 - 1
+POLICY_VIOLATION = 1008  # RFC 6455, 7.4.1
 
 
 @router.websocket("/api/v1/live")
@@ -32,7 +33,11 @@ async def live(socket: WebSocket) -> None:
     """One session a connection."""
     context = context_of(socket)
     await socket.accept()
-    session = LiveSession(context, socket, owner_of(socket))
+    try:
+        owner = owner_of(socket)
+    except InvalidInput as error:
+        return await socket.close(POLICY_VIOLATION, error.message)
+    session = LiveSession(context, socket, owner)
     await session.run()
 
 

@@ -120,6 +120,8 @@ def pull(
     from sampling.pull import fetch, look_up, take
 
     wanted = _wanted(profile)
+    if carried is not None and not carried.is_dir():
+        raise InvalidInput("--from", f"{carried} is no folder")
     downloads = [] if carried is not None else [look_up(source, needs) for source, needs in wanted]
     _show(wanted, downloads)
     _confirm(yes, as_json)
@@ -228,10 +230,14 @@ def check(
         table.add_row(part["name"], f"{part['numbers']:,}", decimal(part["bytes"]), "\n".join(part["files"]))
     Console().print(table)
     needed = ", ".join(f"{gb:.1f} GB as {dtype}" for dtype, gb in facts["memory_gb"].items())
-    typer.echo(f"{facts['model']} is whole; {facts['checksums']} checksums were compared")
+    typer.echo(f"{facts['model']} is whole{_compared(facts['checksums'])}")
     typer.echo(f"weights need {needed}; {facts['free_gb']:.1f} GB are free")
     typer.echo(f"styles: {', '.join(facts['styles']) or 'none'}")
     tell_left_out(facts)
+
+
+def _compared(checksums: int) -> str:
+    return f"; {checksums} checksums were compared" if checksums else ""
 
 
 def _styles(settings: Settings) -> dict[str, Any]:
@@ -264,9 +270,10 @@ def _facts(plan: Plan) -> dict[str, Any]:
 
 def _check_weights(plan: Plan) -> None:
     """Raises: StartupError for weights that are missing, of the wrong shape or not finite."""
-    from sampling.weights import check_part
+    from sampling.weights import check_part, quieten_libraries
 
     parts = _parts(plan)
+    quieten_libraries()
     with _progress("reading", sum(part.stored_bytes() for part in parts)) as told:
         for part in parts:
             check_part(part, told)

@@ -86,14 +86,14 @@ def check_output(path: Path | None) -> None:
     """Raises: InvalidInput before any work is done for a file that cannot be written."""
     if path is None:
         return
-    if path.suffix.lower() not in FORMATS:
-        raise InvalidInput("--output", f"must end in {', '.join(FORMATS)}")
     try:
         folder, there = path.resolve().parent, path.exists()
         if path.is_dir():
             raise InvalidInput("--output", f"{path} is a folder; name a file in it")
     except OSError as error:
         raise InvalidInput("--output", f"{path} cannot be written: {error.strerror}") from error
+    if path.suffix.lower() not in FORMATS:
+        raise InvalidInput("--output", f"must end in {', '.join(FORMATS)}")
     if not folder.is_dir():
         raise InvalidInput("--output", f"the folder {path.parent} does not exist")
     if not os.access(path if there else folder, os.W_OK):

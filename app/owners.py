@@ -9,15 +9,23 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from core.errors import InvalidInput
+
 COOKIE = "firstlight_owner"
 SHARED = "local"
 YEAR_S = 365 * 24 * 3600
 
 
 def owner_of(connection: HTTPConnection) -> str:
-    """A name that is safe in keys; secrets are hashed, so that no record holds one."""
-    scheme, _, token = connection.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and token.strip():
+    """A name that is safe in keys; secrets are hashed, so that no record holds one.
+
+    Raises: InvalidInput for a bearer without a token, whose pictures would land among the shared owner's. What a proxy
+    in front asks browsers for (Basic …) is not ours to read.
+    """
+    scheme, _, token = connection.headers.get("authorization", "").strip().partition(" ")
+    if scheme.lower() == "bearer":
+        if not token.strip():
+            raise InvalidInput("authorization", "Bearer wants a token; leave the header out to be the shared owner")
         return f"token-{_digest(token.strip())}"
     cookie = connection.cookies.get(COOKIE)
     return f"browser-{_digest(cookie)}" if cookie else SHARED

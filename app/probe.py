@@ -51,7 +51,10 @@ def _web_answers(settings: Settings) -> bool:
 
 def _worker_stands(settings: Settings, alive: bool) -> bool:
     if settings.redis_url is None:
-        raise StartupError(f"no queue: {redis_url_name()} is not set", "set it as for the worker")
+        raise StartupError(
+            f"no queue: {redis_url_name()} is not set",
+            "set it as for the worker; a worker of the built-in queue is asked for with `firstlight probe web`",
+        )
     try:
         with connect(settings.redis_url) as client:
             found = [worker for worker in Registry(client).workers() if worker["host"] == os.uname().nodename]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from app.address import announced
+from app.address import announced, announced_url
 from app.embedded_queue import queue_of
 from app.roles import roles_of
 from app.supervise import Supervised
@@ -92,6 +92,8 @@ def open_place(settings: Settings) -> Place:
     except OSError as error:
         listener.close()
         cause = f"port {settings.port} on {settings.host} cannot be used: {error.strerror}"
+        if (other := announced_url(settings.data_dir)) is not None:
+            cause += f"; a server of the data folder {settings.data_dir} is at {other}"
         remedy = "stop what uses it, or choose another with FIRSTLIGHT_PORT (0 takes a free one)"
         raise StartupError(cause, remedy) from None
     port = listener.getsockname()[1]

@@ -15,7 +15,7 @@ from app.client import Client, failure_of
 from app.output import check_output, errors_to, numbered, print_json, spinner, tells, write_picture
 from app.recipes import choice
 from app.temporary import server
-from core.errors import InvalidInput, Unavailable
+from core.errors import FirstlightError, InvalidInput, Unavailable
 from core.recipe import Handoff, Recipe, Sampler
 from core.settings import load_settings
 
@@ -26,6 +26,15 @@ Styles = Annotated[
     list[str] | None, typer.Option("--style", help="A style, with a weight if you like: ink or ink:0.8; again for more")
 ]
 Negative = Annotated[str | None, typer.Option("--negative", help="What should not be in the picture")]
+OPTIONS = {  # what a field of the API is here
+    "styles": "--style",
+    "n": "--images",
+    "deadline_s": "--deadline",
+    "guidance_scale": "--guidance",
+    "negative_prompt": "--negative",
+    "preview_id": "--preview-id",
+    **{name: f"--{name}" for name in ("seed", "width", "height", "steps", "sampler", "handoff")},
+}
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
@@ -45,7 +54,7 @@ def preview(
     check_output(output)
     asked = {"seed": seed, "width": width, "height": height, "negative_prompt": negative, "steps": steps}
     fields = {"prompt": prompt, "styles": parse_styles(style), **_given(asked)}
-    with _server() as client, spinner("making the preview"):
+    with _named_as_options(), _server() as client, spinner("making the preview"):
         made = client.preview(fields)
     path = output or Path(f"firstlight-{made['seed']}.png")
     write_picture(path, base64.b64decode(made.pop("image_b64")), Recipe.from_dict(made["recipe"]))
@@ -91,7 +100,7 @@ def render(
         "deadline_s": deadline,
         "styles": parse_styles(style) if style else None,
     }
-    with _server() as client:
+    with _named_as_options(), _server() as client:
         record = _followed(client, client.render({**_given(asked), "n": images})["id"])
         paths = numbered(output or Path(f"firstlight-{record['recipe']['seed']}.png"), len(record["images"]))
         for path, image in zip(paths, record["images"], strict=True):
@@ -110,6 +119,19 @@ def _check_names(prompt: str | None, preview_id: str | None, sampler: str | None
         choice(Sampler, sampler, "--sampler")
     if handoff is not None:
         choice(Handoff, handoff, "--handoff")
+
+
+@contextmanager
+def _named_as_options() -> Iterator[None]:
+    """Who typed --style is not told of styles.0.id."""
+    try:
+        yield
+    except FirstlightError as error:
+        field = error.field or ""
+        option = OPTIONS.get(field.partition(".")[0])
+        if option is not None and error.message.startswith(f"{field}: "):
+            error.message = f"{option}: {error.message.removeprefix(f'{field}: ')}"
+        raise
 
 
 @contextmanager

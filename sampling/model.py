@@ -9,9 +9,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from diffusers.schedulers.scheduling_euler_discrete import EulerDiscreteScheduler
-from diffusers.utils import logging as diffusers_logging
 from transformers import CLIPTokenizer, T5Tokenizer
-from transformers.utils import logging as transformers_logging
 
 from core.errors import InvalidInput, StartupError
 from core.profile import ModelProfile
@@ -28,7 +26,7 @@ from sampling.schedule import Schedule, Spacing
 from sampling.text import Text, TextTower
 from sampling.tuned import tune
 from sampling.tuning import Tuning
-from sampling.weights import Autoencoder, open_part, sensible, twin_of
+from sampling.weights import Autoencoder, open_part, quieten_libraries, sensible, twin_of
 
 PoolName = Literal["preview", "final"]
 POOLS: tuple[PoolName, PoolName] = ("final", "preview")
@@ -111,7 +109,7 @@ def load_model(
     Raises: StartupError naming what is missing, broken, not of a kind we can run, too large, or not to be had here.
     """
     plan = plan_of(model)
-    _quieten_libraries()
+    quieten_libraries()
     place = device_of(device)
     wanted = plan.tuning if tuning is None else tuning
     if dtype is not None:
@@ -121,13 +119,6 @@ def load_model(
     free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" and not chosen.offload else free_bytes()
     check_memory(plan, roles, chosen.weights or chosen.dtype, free)
     return _Loader(plan, place, chosen).load(roles)
-
-
-def _quieten_libraries() -> None:
-    """Their progress bars and notices are not for the person who starts the app; what matters is raised."""
-    diffusers_logging.set_verbosity_error()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
 
 
 class _Loader:

@@ -17,9 +17,11 @@ from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from diffusers.models.autoencoders.autoencoder_tiny import AutoencoderTiny
 from diffusers.models.transformers.transformer_flux import FluxTransformer2DModel
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+from diffusers.utils import logging as diffusers_logging
 from safetensors import safe_open
 from torch import Tensor
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, T5Config, T5EncoderModel
+from transformers.utils import logging as transformers_logging
 
 from core.errors import StartupError
 from sampling.layout import REMEDY, Part
@@ -30,6 +32,13 @@ TEXT_PREFIX = "text_model."  # some versions of transformers put it before the l
 OLD_ATTENTION = {".query.": ".to_q.", ".key.": ".to_k.", ".value.": ".to_v.", ".proj_attn.": ".to_out.0."}
 T5_WORDS = ("encoder.embed_tokens.weight", "shared.weight")  # one table of which a file may hold either name
 KINDS: Mapping[str, Any] = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny}
+
+
+def quieten_libraries() -> None:
+    """Their progress bars and notices are not for the person who starts the app; what matters is raised."""
+    diffusers_logging.set_verbosity_error()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
 
 
 def open_part(part: Part, dtype: torch.dtype, held: torch.dtype) -> Any:

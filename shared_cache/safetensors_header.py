@@ -18,6 +18,7 @@ DTYPE_BITS = {
     "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32, "U64": 64, "I64": 64, "F64": 64,
     "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 }  # fmt: skip
+TEXT = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))
 IMPOSTORS = (
     (b"version https://git-lfs", "is a Git LFS pointer, not the file itself; fetch it with `git lfs pull`"),
     (b"PK\x03\x04", "is a zip archive (a PyTorch checkpoint?), not safetensors"),
@@ -60,6 +61,8 @@ def _wrong(path: Path) -> str | None:
             if size_bytes < 8:
                 return f"is cut off: {size_bytes} bytes"
             if length > min(size_bytes - 8, MAX_HEADER_BYTES):
+                if all(byte in TEXT for byte in start):
+                    return "is not safetensors: it is text"
                 return f"is not safetensors, or cut off: it declares a header of {length} bytes, it has {size_bytes}"
             file.seek(8)
             text = file.read(length)

@@ -23,7 +23,7 @@ from app.client import Client
 from app.fleet import row_of
 from app.output import numbered, print_rows, write_picture
 from app.roles import ROLES
-from app.verbs import parse_styles
+from app.verbs import _named_as_options, parse_styles
 from benchmarks.network import free_port
 from core.errors import InvalidInput, Unavailable
 from core.render import State
@@ -220,8 +220,8 @@ def test_render_that_ends_badly_is_told_and_exits_1(web: Web, here: Path, warm: 
         (["render", "a", "--sampler", "x"], "euler"),
         (["render", "a", "--handoff", "x"], "balanced"),
         (["render", "a", "--style", "ink:x"], "ink:0.8"),
-        (["render", "a", "--guidance", "nan"], "guidance_scale"),
-        (["render", "a", "--deadline", "inf"], "deadline_s"),
+        (["render", "a", "--guidance", "nan"], "--guidance: "),
+        (["render", "a", "--deadline", "inf"], "--deadline: "),
         (["preview", "a", "--style", "ink:nan"], "number"),
         (["preview", "a\udcff"], "Unicode"),
         (["preview", "a", "--style", "\udcff"], "style"),
@@ -260,6 +260,13 @@ def test_style_that_cannot_be_used_is_named_with_its_reason(tmp_path: Path, bund
     assert 'did you mean "licence"?' in done.stderr
     missing = firstlight("styles", FIRSTLIGHT_DATA_DIR=str(tmp_path / "data"), FIRSTLIGHT_MODEL=str(tmp_path / "no"))
     assert missing.returncode == 2 and "what to do" in missing.stderr
+
+
+@pytest.mark.parametrize(("field", "option"), [("styles.0.id", "--style"), ("n", "--images"), ("width", "--width")])
+def test_what_a_server_refuses_is_named_as_it_was_typed(field: str, option: str) -> None:
+    with pytest.raises(InvalidInput) as told, _named_as_options():
+        raise InvalidInput(field, "is wrong")
+    assert (told.value.message, told.value.field) == (f"{option}: is wrong", field)
 
 
 def test_styles_are_read_with_and_without_weight() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from app.owners import COOKIE
@@ -32,6 +33,21 @@ def test_cookie_makes_an_owner_of_its_own(web: Web, client: httpx.Client) -> Non
         assert shared.get(f"/api/v1/renders/{mine}").status_code == 404
         assert other.get(f"/api/v1/renders/{mine}").status_code == 404
     assert client.cookies[COOKIE] not in client.get(f"/api/v1/renders/{mine}").text
+
+
+@pytest.mark.parametrize("header", ["Bearer", "bearer"])
+def test_bearer_without_its_token_is_refused_not_shared(web: Web, client: httpx.Client, header: str) -> None:
+    answer = client.get("/api/v1/renders", headers={"Authorization": header})
+    assert (answer.status_code, answer.json()["error"]["field"]) == (422, "authorization")
+    with (
+        connect(f"{web.url.replace('http', 'ws')}/api/v1/live", additional_headers={"Authorization": header}) as socket,
+        pytest.raises(ConnectionClosed, match="Bearer wants a token"),
+    ):
+        socket.recv(timeout=10)
+
+
+def test_login_of_a_proxy_in_front_is_not_ours_to_read(client: httpx.Client) -> None:
+    assert client.get("/api/v1/renders", headers={"Authorization": "Basic YTpi"}).status_code == 200
 
 
 @pytest.mark.parametrize("strips", [True, False])

@@ -48,7 +48,8 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\
     [
         (b"", "cut off"),
         (b"1234567", "cut off"),
-        (b"a text that somebody renamed to look like a style; " * 2, "declares"),
+        (b"a text that somebody renamed to look like a style; " * 2, "it is text"),
+        (b"\x93another kind of file, whose first bytes are no text" * 2, "declares"),
         (LFS, "git lfs pull"),
         ((1 << 62).to_bytes(8, "little") + b"{}", "declares a header of 4611686018427387904"),
         ((200_000_000).to_bytes(8, "little") + b"{}", "declares a header of 200000000"),
