@@ -21,12 +21,12 @@ from sampling.picture import Pixels
 
 FILE = Path("gate") / "judge.safetensors"  # in a model's folder
 HEADS = ("object", "background", "style")
-SIDE = 64
-WIDTHS = (3, 24, 48, 96, 160)
+SIDE = 128
+WIDTHS = (3, 24, 48, 96, 128, 160)
 
 
 class JudgeNetwork(nn.Module):
-    """Four strided convolutions and a linear head each for objects, backgrounds and styles."""
+    """Strided convolutions and a linear head each for objects, backgrounds and styles."""
 
     def __init__(self, *classes: int) -> None:
         super().__init__()
@@ -34,11 +34,11 @@ class JudgeNetwork(nn.Module):
         for before, after in pairwise(WIDTHS):
             layers += [nn.Conv2d(before, after, 3, 2, 1), nn.BatchNorm2d(after), nn.ReLU()]
         self.body = nn.Sequential(*layers, nn.Flatten(), nn.Dropout(0.3))
-        features = WIDTHS[-1] * (SIDE // 16) ** 2
+        features = WIDTHS[-1] * (SIDE // 2 ** (len(WIDTHS) - 1)) ** 2
         self.heads = nn.ModuleList(nn.Linear(features, count) for count in classes)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        """Scores of each head. Shapes: pixels [n, 3, 64, 64] in −1…1; results [n, classes]."""
+        """Scores of each head. Shapes: pixels [n, 3, 128, 128] in −1…1; results [n, classes]."""
         features = self.body(pixels)
         return tuple(head(features) for head in self.heads)
 
@@ -110,6 +110,6 @@ def save_judge(network: nn.Module, classes: Mapping[str, tuple[str, ...]], model
 
 
 def shrink(picture: Image.Image) -> Tensor:
-    """What the judge sees of a picture of any size. Shapes: uint8 [3, 64, 64]."""
+    """What the judge sees of a picture of any size. Shapes: uint8 [3, 128, 128]."""
     small = picture.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BOX)
     return torch.from_numpy(np.asarray(small).copy()).permute(2, 0, 1)

@@ -75,13 +75,13 @@ a soccer ball on the grass | soccer ball | meadow
 a guitar on an orange background | guitar | orange
 a crown on a purple background | crown | purple
 a cat on a white background | cat | white | ink:1
-a castle on a white background | castle | white | ink:1
+a castle on a white background | castle | white | chalk:1
 a rocket on a yellow background | rocket | yellow | ink:0.8
 * an owl on a white background | owl | white | ink:1
-a car on a pink background | car | pink | ink:1 | 9:7
+a car on a pink background | car | pink | neon:1 | 9:7
 a cat on the grass | cat | meadow | noto:1
-a panda on a white background | panda | white | noto:1
-a pizza on a blue background | pizza | blue | noto:0.7
+a panda on a white background | panda | white | sketch:1
+a pizza on a blue background | pizza | blue | watercolour:0.7
 a strawberry on a white background | strawberry | white | noto:1 | 7:9
 an apple on a teal background | apple | teal | ink:0.5 noto:0.5
 """

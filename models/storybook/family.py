@@ -73,6 +73,8 @@ def save_family(family: Family, folder: Path, dtype: torch.dtype = torch.float32
     for config in (folder / "unet/config.json", folder / "vae/config.json"):
         described = json.loads(config.read_text())
         config.write_text(json.dumps(described | {"_name_or_path": "storybook"}, indent=2) + "\n")
+    for spelling in folder.glob("tokenizer*/tokenizer.json"):
+        spelling.write_text(json.dumps(json.loads(spelling.read_text()), ensure_ascii=False))  # half as long
     for weights in folder.rglob("*.safetensors"):
         weights.chmod(0o644)
 

@@ -29,7 +29,7 @@ CLASSES = {"object": OBJECTS, "background": BACKGROUNDS, "style": STYLES}
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Shapes: `pictures` (N, 3, 64, 64) uint8; the labels (N,) int64."""
+    """Shapes: `pictures` (N, 3, 128, 128) uint8; the labels (N,) int64."""
 
     pictures: Tensor
     objects: Tensor
@@ -59,9 +59,9 @@ def labelled_scenes(count: int, seed: int) -> Labelled:
 def roughen(pictures: Tensor) -> Tensor:
     """Shift, blur and add noise; returns pixels in [-1, 1]."""
     pixels = pictures.float() / 127.5 - 1
-    dy, dx = (int(v) for v in torch.randint(-5, 6, (2,)))
-    pixels = torch.roll(F.pad(pixels, (5, 5, 5, 5), mode="replicate"), (dy, dx), (2, 3))[:, :, 5:-5, 5:-5]
-    side = int(torch.randint(24, SIDE + 1, ()))  # reduce and enlarge: the softness of a decoder
+    dy, dx = (int(v) for v in torch.randint(-10, 11, (2,)))
+    pixels = torch.roll(F.pad(pixels, (10,) * 4, mode="replicate"), (dy, dx), (2, 3))[:, :, 10:-10, 10:-10]
+    side = int(torch.randint(48, SIDE + 1, ()))  # reduce and enlarge: the softness of a decoder
     pixels = F.interpolate(F.interpolate(pixels, side, mode="area"), SIDE, mode="bilinear", align_corners=False)
     return pixels + torch.randn_like(pixels) * float(torch.rand(())) * 0.12
 

