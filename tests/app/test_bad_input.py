@@ -37,7 +37,7 @@ RECIPES: list[tuple[str, Any, str]] = [
     ("seed", 10**400, ""),
     ("seed", "7", "whole"),
     ("seed", True, "whole"),
-    ("styles", [{"id": "no such style"}], 'styles.0.id: no style "no such style"; known are ink'),
+    ("styles", [{"id": "no such style"}], 'styles.0.id: no style "no such style"; known are chalk, ink'),
     ("styles", [{"id": "../../etc/passwd"}], "known are"),
     ("styles", [{"id": "ink", "weight": float("nan")}], "number"),
     ("styles", [{"id": "ink", "weight": 99}], "styles.0.weight: must be a number in 0…2"),
