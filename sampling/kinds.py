@@ -116,10 +116,10 @@ def check_autoencoder(vae: Part) -> None:
 
 def check_scheduler(where: object, config: Mapping[str, Any]) -> None:
     """Raises: StartupError for a schedule that is not one of 1000 discrete betas with noise or velocity predicted."""
-    if "beta_start" not in config and config.get("trained_betas") is None:
+    betas = config.get("trained_betas")
+    if "beta_start" not in config and betas is None:
         found = config.get("_class_name", "a scheduler")
         raise StartupError(f"{where}: {found} has no betas; flow matching and EDM models are not run", REMEDY)
-    betas = config.get("trained_betas")
     steps = len(betas) if isinstance(betas, list) else config.get("num_train_timesteps", TRAIN_STEPS)
     if steps != TRAIN_STEPS:
         raise StartupError(f"{where}: a schedule of {steps!r} training steps, {TRAIN_STEPS} are expected", REMEDY)

@@ -19,7 +19,7 @@ from sampling.families import FAMILIES, FLUX_FAMILY, SDXL_FAMILY, Family
 from sampling.hub import HUB_ID, pulled
 from sampling.layout import Part, fingerprint, read_json, texts_of
 from sampling.pool_parts import PoolParts, open_parts
-from sampling.tuning import Tuning
+from sampling.tuning import Tuning, check_names
 
 PROFILE_FILE = "storybook.json"  # in a folder: the profile that goes with it
 PROFILES = BUNDLED_MODEL.parent.parent / "profiles"
@@ -179,9 +179,9 @@ def _from_profile(described: Described) -> Plan:
 
 def _planned(described: Described) -> Plan:
     fields = described.fields
-    _check_names("the profile", fields, FIELDS)
+    check_names("the profile", fields, FIELDS)
     for name in ("preview", "final"):
-        _check_names(name, fields[name], POOL_FIELDS)
+        check_names(name, fields[name], POOL_FIELDS)
     preview, final = _fitting(*(_pool_parts(described, fields[name]) for name in ("preview", "final")))
     family = final.family
     if family.name != described.family:
@@ -197,12 +197,6 @@ def _planned(described: Described) -> Plan:
     )
     check_profile(profile)
     return Plan(profile, preview, final, Tuning.parse(fields.get("options", {})))
-
-
-def _check_names(where: str, given: Mapping[str, Any], known: set[str]) -> None:
-    """A mistyped name must not leave its default in place unseen."""
-    if unknown := sorted(set(given) - known):
-        raise ValueError(f"{where} knows no {', '.join(unknown)}; it knows {', '.join(sorted(known))}")
 
 
 def _pool(described: Described, fields: Mapping[str, Any], parts: PoolParts) -> Pool:

@@ -43,9 +43,7 @@ class Tuning:
     def parse(cls, given: Mapping[str, Any]) -> Tuning:
         """Raises: ValueError naming the option that is unknown, of another type, or not with the others."""
         known = {field.name for field in fields(cls)}
-        unknown = sorted(set(given) - known)
-        if unknown:
-            raise ValueError(f"options knows no {', '.join(unknown)}; it knows {', '.join(sorted(known))}")
+        check_names("options", given, known)
         chosen = dict(given)
         for name, allowed in (("dtype", DTYPES), ("weights", WEIGHTS), ("compile", tuple(Compile))):
             if chosen.get(name) is not None and chosen[name] not in allowed:
@@ -89,3 +87,9 @@ class Tuning:
             raise ValueError("options.offload and quantised weights do not go together; leave one out")
         if self.cuda_graphs and self.compile is Compile.OFF:
             raise ValueError("options.cuda_graphs replays what was compiled; compile is off")
+
+
+def check_names(where: str, given: Mapping[str, Any], known: set[str]) -> None:
+    """A mistyped name must not leave its default in place unseen. Raises: ValueError naming it and what there is."""
+    if unknown := sorted(set(given) - known):
+        raise ValueError(f"{where} knows no {', '.join(unknown)}; it knows {', '.join(sorted(known))}")

@@ -73,7 +73,8 @@ def whole_words(vocabulary: Vocabulary) -> list[str]:
 
 def nearest(words: list[str], known: list[str]) -> tuple[list[str], list[float]]:
     """For each word the known one of the most similar meaning, and how similar that is (cosine)."""
-    best = (meanings(words) @ meanings(known).T).max(dim=1)
+    asked, there = meanings([*words, *known]).split((len(words), len(known)))
+    best = (asked @ there.T).max(dim=1)
     return [known[i] for i in best.indices.tolist()], best.values.tolist()
 
 

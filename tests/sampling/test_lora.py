@@ -83,9 +83,9 @@ KINDS: dict[str, tuple[str, Callable[[dict[str, Tensor], str], dict[str, Tensor]
     ),
     "unequal ranks": ("does not fit.*to_k", lambda t, name: {**t, name: t[name][:8]}),
     "another kernel": ("does not fit.*conv1", lambda t, name: {k: _narrow(k, v) for k, v in t.items()}),
-    "no key matches": (r"0 of \d+ keys", lambda t, name: {f"other.{k}": v for k, v in t.items()}),
+    "no key matches": ("0 of 358 keys", lambda t, name: {f"other.{k}": v for k, v in t.items()}),
     "no module matches": (
-        r"0 of \d+ keys",
+        "0 of 358 keys",
         lambda t, name: {k.replace("unet.", "unet.room."): v for k, v in t.items()},
     ),
     "empty": ("0 of 0 keys", lambda t, name: {}),
@@ -134,8 +134,7 @@ def test_what_does_not_act_is_counted_by_component(
     save_file({**tensors, **extra}, tmp_path / "more.safetensors")
     parts = lora.read(tmp_path / "more.safetensors", networks)
     assert set(parts) == {UNET, TEXT_2}
-    unet = f"unet {len(tensors)} of {len(tensors)}"
-    assert f"{unet}, text_encoder 0 of 2, text_encoder_2 2 of 2 tensors act" in caplog.text
+    assert "unet 358 of 358, text_encoder 0 of 2, text_encoder_2 2 of 2 tensors act" in caplog.text
 
 
 def test_file_of_which_all_acts_is_not_spoken_of(
